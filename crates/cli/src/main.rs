@@ -1,0 +1,2 @@
+//! The `crowfly` command.
+fn main() {}

@@ -1,0 +1,2 @@
+//! Pure diagnosis: evidence in, findings out.
+#![forbid(unsafe_code)]

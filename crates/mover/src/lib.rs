@@ -1,0 +1,1 @@
+//! The transfer engine: executes a route and returns a receipt.

@@ -1,0 +1,2 @@
+//! The vocabulary and the pure core of crowfly.
+#![forbid(unsafe_code)]
