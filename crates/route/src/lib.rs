@@ -1,2 +1,23 @@
 //! The vocabulary and the pure core of crowfly.
+//!
+//! Everything here is a value or a function of values: nothing reads the operating system, so
+//! every bug report becomes a fixture (a snapshot in, an expected answer out).
+//!
+//! Read in this order:
+//!
+//! 1. [`units`]: the newtypes, so that a bandwidth never meets a byte count by accident;
+//! 2. [`snapshot`]: what was looked up on one machine, with *absent*, *denied* and *error* kept apart;
+//! 3. [`topology`]: the graph decoded from a snapshot;
+//! 4. [`place`], [`hop`]: where bytes live, and one movement of them; a [`hop::Route`] is hops in a row;
+//! 5. [`obstacle`]: why a better route was not taken, with evidence, cost and fix;
+//! 6. [`policy`], [`receipt`]: what was asked, and what a transfer really did.
 #![forbid(unsafe_code)]
+
+pub mod hop;
+pub mod obstacle;
+pub mod place;
+pub mod policy;
+pub mod receipt;
+pub mod snapshot;
+pub mod topology;
+pub mod units;

@@ -1,0 +1,526 @@
+//! One movement of the data ([`Hop`]) and a way from place to place ([`Route`]).
+//!
+//! The four counters of a route are *derived* from its hops, so they cannot disagree with them:
+//!
+//! * **copies**: hops that leave the data in another memory. The arrival itself counts, so the
+//!   straightest route has one. A NIC or a switch is no memory.
+//! * **CPU touches**: hops whose bytes a CPU core moves or transforms (kernel copy, user copy, TLS).
+//! * **PCIe hops**: PCIe links crossed. Drive and GPU behind one switch: two. The same pair by way
+//!   of host RAM: every link up to the root complex and every link down again.
+//! * **host-RAM passes**: reads plus writes of host RAM per byte. A DMA in is one, a DMA out is
+//!   one, a CPU copy from RAM to RAM is two.
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+use crate::obstacle::{Effect, Obstacle};
+use crate::place::Place;
+use crate::units::{BytesPerSecond, NumaNode, PciAddress};
+
+/// Where a number comes from. A link rate is not a measurement.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case", tag = "kind", content = "from")]
+pub enum Provenance {
+    /// Measured on this machine; how.
+    Measured(String),
+    /// The rate a link negotiated or is rated for, after encoding; which.
+    LinkRate(String),
+    /// A published figure; which.
+    Catalogue(String),
+    /// Nobody knows better; why this value.
+    Assumed(String),
+}
+
+impl Provenance {
+    /// One word for tables: `measured`, `link rate`, `catalogue`, `assumed`.
+    pub const fn word(&self) -> &'static str {
+        match self {
+            Self::Measured(_) => "measured",
+            Self::LinkRate(_) => "link rate",
+            Self::Catalogue(_) => "catalogue",
+            Self::Assumed(_) => "assumed",
+        }
+    }
+}
+
+/// A rate together with where it comes from.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Capacity {
+    /// Bytes per second in one direction.
+    pub rate: BytesPerSecond,
+    /// Where the rate comes from.
+    pub provenance: Provenance,
+}
+
+impl fmt::Display for Capacity {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} ({})", self.rate, self.provenance.word())
+    }
+}
+
+/// What a link is made of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum LinkKind {
+    /// A PCI Express link between two ports.
+    Pcie,
+    /// From one root port to another through the CPU's host bridge.
+    HostBridge,
+    /// Between CPU sockets (UPI, xGMI between EPYCs, …).
+    Socket,
+    /// NVLink or NVSwitch between GPUs.
+    NvLink,
+    /// xGMI (Infinity Fabric) between AMD GPUs.
+    Xgmi,
+    /// A network cable and the fabric behind it.
+    Network,
+    /// The chip-to-chip link of a coherent CPU–GPU package.
+    ChipToChip,
+}
+
+/// A named link that a hop crosses.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Crossing {
+    /// For a person: `0000:3a:00.0–0000:3b:00.0 Gen4 x8`.
+    pub link: String,
+    /// What the link is made of.
+    pub kind: LinkKind,
+    /// Its rate in one direction after encoding, when known.
+    pub rate: Option<BytesPerSecond>,
+    /// Whether it runs below the best both ends could do.
+    pub degraded: bool,
+}
+
+/// What host RAM is used for at a stop.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum HostUse {
+    /// The caller's own buffer: the end of the journey, or its start.
+    Application,
+    /// The kernel's page cache.
+    PageCache,
+    /// A pinned bounce buffer that exists only because the data cannot go straight.
+    Bounce,
+    /// A kernel network buffer.
+    SocketBuffer,
+}
+
+/// A point where a hop starts or ends.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case", tag = "at")]
+pub enum Stop {
+    /// Host RAM.
+    Host {
+        /// What the RAM is used for.
+        use_: HostUse,
+        /// The NUMA node, when known.
+        numa: Option<NumaNode>,
+    },
+    /// GPU memory, by index.
+    Gpu {
+        /// The GPU's index in PCI address order.
+        index: u32,
+    },
+    /// Memory published for peer-to-peer DMA.
+    Peer {
+        /// The function whose BAR it is.
+        address: PciAddress,
+    },
+    /// The blocks of a drive.
+    Drive {
+        /// Its name.
+        name: String,
+    },
+    /// A network adapter; data passes through it, it is no memory.
+    Nic {
+        /// Its name.
+        name: String,
+    },
+    /// A store reached over the network.
+    Store {
+        /// Its URL or mount source.
+        name: String,
+    },
+    /// The same stop on the remote server.
+    Remote {
+        /// What it is there.
+        stop: Box<Stop>,
+    },
+}
+
+impl Stop {
+    /// Whether data arriving here lies in a memory (and so was copied).
+    pub fn is_memory(&self) -> bool {
+        match self {
+            Self::Host { .. } | Self::Gpu { .. } | Self::Peer { .. } => true,
+            Self::Drive { .. } | Self::Nic { .. } | Self::Store { .. } => false,
+            Self::Remote { stop } => stop.is_memory(),
+        }
+    }
+
+    fn host_use(&self) -> Option<HostUse> {
+        match self {
+            Self::Host { use_, .. } => Some(*use_),
+            Self::Remote { stop } => stop.host_use(),
+            _ => None,
+        }
+    }
+}
+
+impl fmt::Display for Stop {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Host { use_, numa } => {
+                f.write_str(match use_ {
+                    HostUse::Application => "host memory",
+                    HostUse::PageCache => "page cache",
+                    HostUse::Bounce => "bounce buffer",
+                    HostUse::SocketBuffer => "socket buffer",
+                })?;
+                numa.map_or(Ok(()), |node| write!(f, " ({node})"))
+            }
+            Self::Gpu { index } => write!(f, "gpu{index}"),
+            Self::Peer { address } => write!(f, "peer memory of {address}"),
+            Self::Drive { name } | Self::Nic { name } | Self::Store { name } => f.write_str(name),
+            Self::Remote { stop } => write!(f, "remote {stop}"),
+        }
+    }
+}
+
+/// Who moves the bytes of a hop.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case", tag = "by")]
+pub enum Carrier {
+    /// A device's DMA engine.
+    Dma {
+        /// The device.
+        device: String,
+    },
+    /// A CPU core.
+    Cpu {
+        /// What the core does with the bytes.
+        work: CpuWork,
+    },
+    /// A cable.
+    Wire {
+        /// The fabric: `InfiniBand`, `RoCE v2`, `Ethernet`, …
+        fabric: String,
+    },
+}
+
+/// What a CPU core does with the bytes of a hop.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum CpuWork {
+    /// The kernel copies between its buffers and the caller's.
+    KernelCopy,
+    /// The application copies.
+    UserCopy,
+    /// TLS decryption or encryption.
+    Crypto,
+}
+
+impl fmt::Display for Carrier {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Dma { device } => write!(f, "DMA by {device}"),
+            Self::Cpu { work } => f.write_str(match work {
+                CpuWork::KernelCopy => "kernel copy",
+                CpuWork::UserCopy => "user copy",
+                CpuWork::Crypto => "TLS on the CPU",
+            }),
+            Self::Wire { fabric } => f.write_str(fabric),
+        }
+    }
+}
+
+/// One movement of the data.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Hop {
+    /// Where the data is before.
+    pub from: Stop,
+    /// Where the data is after.
+    pub to: Stop,
+    /// Who moves it.
+    pub carrier: Carrier,
+    /// The links it crosses, in order.
+    pub crosses: Vec<Crossing>,
+    /// The most it can carry; `None` when nothing is known about it.
+    pub capacity: Option<Capacity>,
+}
+
+impl Hop {
+    /// Reads plus writes of host RAM that this hop costs per byte.
+    pub fn host_ram_passes(&self) -> u32 {
+        u32::from(self.from.host_use().is_some()) + u32::from(self.to.host_use().is_some())
+    }
+}
+
+/// The four counters of a route, per byte carried. See the module's text for their definitions.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Counters {
+    /// Hops that leave the data in another memory.
+    pub copies: u32,
+    /// Hops whose bytes a CPU core moves or transforms.
+    pub cpu_touches: u32,
+    /// PCIe links crossed.
+    pub pcie_hops: u32,
+    /// Reads plus writes of host RAM.
+    pub host_ram_passes: u32,
+}
+
+/// How straight a route is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Class {
+    /// Devices move the bytes from place to place; no buffer in between.
+    Direct,
+    /// Bounced through a buffer in host RAM, or copied by a CPU.
+    Staged,
+    /// Through the kernel's network stack.
+    Socket,
+}
+
+impl Class {
+    /// The word used in tables and JSON.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Direct => "direct",
+            Self::Staged => "staged",
+            Self::Socket => "socket",
+        }
+    }
+}
+
+impl fmt::Display for Class {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.as_str())
+    }
+}
+
+/// The slowest hop of a route.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Ceiling {
+    /// Index into [`Route::hops`] of the hop that binds.
+    pub hop: usize,
+    /// What that hop can carry.
+    pub capacity: Capacity,
+    /// Hops about whose rate nothing is known: the real ceiling may be lower.
+    pub unknown_hops: usize,
+}
+
+/// The hops from one place to another.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Route {
+    /// A stable short name: `gpudirect-storage`, `page-cache`, `o-direct`, `gpudirect-rdma`, …
+    pub name: String,
+    /// Where the data starts.
+    pub from: Place,
+    /// Where the data ends.
+    pub to: Place,
+    /// The movements, in order.
+    pub hops: Vec<Hop>,
+}
+
+impl Route {
+    /// The four counters, summed over the hops.
+    pub fn counters(&self) -> Counters {
+        self.hops
+            .iter()
+            .fold(Counters::default(), |sum, hop| Counters {
+                copies: sum.copies + u32::from(hop.to.is_memory()),
+                cpu_touches: sum.cpu_touches
+                    + u32::from(matches!(hop.carrier, Carrier::Cpu { .. })),
+                pcie_hops: sum.pcie_hops
+                    + hop
+                        .crosses
+                        .iter()
+                        .filter(|c| c.kind == LinkKind::Pcie)
+                        .count() as u32,
+                host_ram_passes: sum.host_ram_passes + hop.host_ram_passes(),
+            })
+    }
+
+    /// The class, by what the data passes on its way.
+    pub fn class(&self) -> Class {
+        let stops = || {
+            let between = self.hops.iter().map(|hop| &hop.to);
+            between.take(self.hops.len().saturating_sub(1))
+        };
+        let by_cpu = |hop: &Hop| matches!(hop.carrier, Carrier::Cpu { .. });
+        if stops().any(|stop| stop.host_use() == Some(HostUse::SocketBuffer)) {
+            Class::Socket
+        } else if stops().any(|stop| stop.is_memory()) || self.hops.iter().any(by_cpu) {
+            Class::Staged
+        } else {
+            Class::Direct
+        }
+    }
+
+    /// The slowest hop whose rate is known; `None` when no rate is known at all.
+    pub fn ceiling(&self) -> Option<Ceiling> {
+        let known = |(index, hop): (usize, &Hop)| hop.capacity.clone().map(|c| (index, c));
+        let (hop, capacity) = self
+            .hops
+            .iter()
+            .enumerate()
+            .filter_map(known)
+            .min_by(|a, b| a.1.rate.0.total_cmp(&b.1.rate.0))?;
+        let unknown_hops = self
+            .hops
+            .iter()
+            .filter(|hop| hop.capacity.is_none())
+            .count();
+        Some(Ceiling {
+            hop,
+            capacity,
+            unknown_hops,
+        })
+    }
+}
+
+/// A route considered between two places, with what stands in its way.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Candidate {
+    /// The route.
+    pub route: Route,
+    /// What blocks it, slows it or could not be looked at; empty on an open road.
+    pub obstacles: Vec<Obstacle>,
+}
+
+/// Whether a candidate can be taken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Standing {
+    /// Nothing blocks it.
+    Open,
+    /// Nothing that was seen blocks it, but something that matters could not be looked at.
+    Unproven,
+    /// At least one obstacle blocks it.
+    Blocked,
+}
+
+impl Candidate {
+    /// The worst of its obstacles' effects.
+    pub fn standing(&self) -> Standing {
+        let any = |effect| self.obstacles.iter().any(|o| o.effect == effect);
+        if any(Effect::Blocks) {
+            Standing::Blocked
+        } else if any(Effect::Unproven) {
+            Standing::Unproven
+        } else {
+            Standing::Open
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn pcie(link: &str) -> Crossing {
+        Crossing {
+            link: link.into(),
+            kind: LinkKind::Pcie,
+            rate: Some(BytesPerSecond::gb(31.5)),
+            degraded: false,
+        }
+    }
+
+    fn dma(from: Stop, to: Stop, links: &[&str], gb: Option<f64>) -> Hop {
+        Hop {
+            from,
+            to,
+            carrier: Carrier::Dma {
+                device: "nvme0".into(),
+            },
+            crosses: links.iter().map(|l| pcie(l)).collect(),
+            capacity: gb.map(|gb| Capacity {
+                rate: BytesPerSecond::gb(gb),
+                provenance: Provenance::LinkRate("test".into()),
+            }),
+        }
+    }
+
+    fn host(use_: HostUse) -> Stop {
+        Stop::Host { use_, numa: None }
+    }
+
+    fn drive() -> Stop {
+        Stop::Drive {
+            name: "nvme0".into(),
+        }
+    }
+
+    fn route(hops: Vec<Hop>) -> Route {
+        Route {
+            name: "test".into(),
+            from: Place::Drive("nvme0".into()),
+            to: Place::Gpu(0),
+            hops,
+        }
+    }
+
+    #[test]
+    fn given_drive_and_gpu_behind_one_switch_the_direct_route_has_one_copy_and_two_pcie_hops() {
+        let direct = route(vec![dma(
+            drive(),
+            Stop::Gpu { index: 0 },
+            &["a", "b"],
+            Some(7.0),
+        )]);
+        let expected = Counters {
+            copies: 1,
+            cpu_touches: 0,
+            pcie_hops: 2,
+            host_ram_passes: 0,
+        };
+        assert_eq!(direct.counters(), expected);
+        assert_eq!(direct.class(), Class::Direct);
+    }
+
+    #[test]
+    fn given_a_page_cache_detour_every_pass_through_host_ram_is_counted() {
+        let cpu = Hop {
+            carrier: Carrier::Cpu {
+                work: CpuWork::KernelCopy,
+            },
+            ..dma(
+                host(HostUse::PageCache),
+                host(HostUse::Bounce),
+                &[],
+                Some(9.0),
+            )
+        };
+        let staged = route(vec![
+            dma(drive(), host(HostUse::PageCache), &["a", "b"], Some(7.0)),
+            cpu,
+            dma(
+                host(HostUse::Bounce),
+                Stop::Gpu { index: 0 },
+                &["c", "d"],
+                None,
+            ),
+        ]);
+        let expected = Counters {
+            copies: 3,
+            cpu_touches: 1,
+            pcie_hops: 4,
+            host_ram_passes: 4,
+        };
+        assert_eq!(staged.counters(), expected);
+        assert_eq!(staged.class(), Class::Staged);
+        let ceiling = staged.ceiling().expect("two hops are known");
+        assert_eq!((ceiling.hop, ceiling.unknown_hops), (0, 1));
+    }
+
+    #[test]
+    fn given_no_known_rate_there_is_no_ceiling_rather_than_a_zero_one() {
+        assert_eq!(
+            route(vec![dma(drive(), drive(), &[], None)]).ceiling(),
+            None
+        );
+        assert_eq!(route(vec![]).ceiling(), None);
+    }
+}

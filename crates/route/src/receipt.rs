@@ -1,0 +1,179 @@
+//! What a transfer really did. Bytes are counted where they move, never inferred.
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+use crate::hop::{Capacity, Class, Route};
+use crate::obstacle::Obstacle;
+use crate::place::Place;
+use crate::policy::Policy;
+use crate::units::{Bytes, BytesPerSecond};
+
+/// The version of the receipt's JSON form.
+pub const RECEIPT_SCHEMA: &str = "crowfly.receipt/1";
+
+/// An engine path of the mover: one way of moving bytes, with one code path.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+#[non_exhaustive]
+pub enum Path {
+    /// The drive's DMA straight into peer memory of another PCIe device.
+    Peer,
+    /// O_DIRECT by io_uring into the caller's or the engine's aligned memory.
+    Direct,
+    /// Through the page cache, by mapping or by read.
+    Cached,
+    /// Portable positioned reads by threads, where io_uring is forbidden; O_DIRECT when possible.
+    Threads,
+}
+
+impl Path {
+    /// The word used in flags, tables and JSON.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Peer => "peer",
+            Self::Direct => "direct",
+            Self::Cached => "cached",
+            Self::Threads => "threads",
+        }
+    }
+}
+
+impl fmt::Display for Path {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.as_str())
+    }
+}
+
+/// The bytes that went one way.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Share {
+    /// The engine path that moved them.
+    pub path: Path,
+    /// What that path amounts to for the data.
+    pub class: Class,
+    /// Bytes of the request that it delivered.
+    pub bytes: Bytes,
+    /// Why these bytes went this way and not a better one; `None` on the best path.
+    pub because: Option<String>,
+}
+
+/// CPU time of the threads that did the work, in seconds.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct CpuSeconds {
+    /// In user space.
+    pub user: f64,
+    /// In the kernel on the threads' behalf.
+    pub system: f64,
+}
+
+impl CpuSeconds {
+    /// User plus system.
+    pub fn total(self) -> f64 {
+        self.user + self.system
+    }
+}
+
+/// Whether a device that uses the destination sees the data.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case", tag = "state", content = "why")]
+pub enum Visibility {
+    /// Nothing more to do; why.
+    NotNeeded(String),
+    /// A flush was done; how.
+    Flushed(String),
+    /// Nobody can say; why.
+    Unknown(String),
+}
+
+/// What verification found.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case", tag = "state")]
+pub enum Verification {
+    /// Nobody asked.
+    NotAsked,
+    /// The bytes at the destination have this checksum; there was nothing to compare it with.
+    Computed {
+        /// The algorithm, `xxh3-64`.
+        algorithm: String,
+        /// In hexadecimal.
+        checksum: String,
+    },
+    /// The bytes at the destination equal a second, independent reading of the source.
+    Matched {
+        /// The algorithm.
+        algorithm: String,
+        /// In hexadecimal.
+        checksum: String,
+    },
+    /// They differ: the data must not be used.
+    Differs {
+        /// The algorithm.
+        algorithm: String,
+        /// Checksum expected, in hexadecimal.
+        expected: String,
+        /// Checksum found, in hexadecimal.
+        found: String,
+    },
+}
+
+/// What a transfer did.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Receipt {
+    /// [`RECEIPT_SCHEMA`].
+    pub schema: String,
+    /// Where the bytes came from.
+    pub from: Place,
+    /// Where they went.
+    pub to: Place,
+    /// What was asked.
+    pub policy: Policy,
+    /// The route that carried the largest share.
+    pub route: Route,
+    /// Bytes asked for.
+    pub requested: Bytes,
+    /// Bytes by path; they sum to `requested` (see [`Receipt::is_whole`]).
+    pub shares: Vec<Share>,
+    /// Bytes that passed an intermediate buffer in host RAM, counted where they moved.
+    pub bounced: Bytes,
+    /// Bytes that devices moved beyond those asked for (alignment at the edges).
+    pub overread: Bytes,
+    /// Requests submitted again after a short or interrupted answer.
+    pub retries: u64,
+    /// Wall time in seconds, from the first submission to the last completion.
+    pub wall_seconds: f64,
+    /// CPU time of the threads that did the work.
+    pub cpu: CpuSeconds,
+    /// The ceiling the share below is measured against, when one is known.
+    pub ceiling: Option<Capacity>,
+    /// Obstacles of each better route that was not taken.
+    pub obstacles: Vec<Obstacle>,
+    /// Whether the data is visible to the device that will use it.
+    pub visibility: Visibility,
+    /// What verification found.
+    pub verification: Verification,
+}
+
+impl Receipt {
+    /// Whether the bytes by path sum to exactly the bytes asked for.
+    pub fn is_whole(&self) -> bool {
+        self.shares.iter().map(|s| s.bytes).sum::<Bytes>() == self.requested
+    }
+
+    /// The rate reached; `None` when no time passed.
+    pub fn rate(&self) -> Option<BytesPerSecond> {
+        self.requested.per(self.wall_seconds)
+    }
+
+    /// The rate reached as a fraction of the ceiling.
+    pub fn share_of_ceiling(&self) -> Option<f64> {
+        let ceiling = self.ceiling.as_ref()?.rate.0;
+        (ceiling > 0.0).then_some(self.rate()?.0 / ceiling)
+    }
+
+    /// CPU seconds per decimal gigabyte; `None` for an empty transfer.
+    pub fn cpu_per_gb(&self) -> Option<f64> {
+        (self.requested.0 > 0).then(|| self.cpu.total() / (self.requested.0 as f64 / 1e9))
+    }
+}

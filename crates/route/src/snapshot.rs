@@ -1,0 +1,189 @@
+//! All observations of one machine at one time.
+//!
+//! A snapshot is a flat map from *where was looked* to *what was seen*. Live capture and a file
+//! someone mailed are the same type, and everything above this seam sees only a snapshot.
+//!
+//! Keys are absolute paths of the machine (`/sys/bus/pci/devices/0000:3b:00.0/vendor`) and, for
+//! what is not a file, a kind and a name:
+//!
+//! | key | what it is |
+//! |---|---|
+//! | `env:NCCL_DEBUG` | an environment variable |
+//! | `limit:memlock`, `limit:nofile` | a soft resource limit, in bytes or descriptors, or `unlimited` |
+//! | `uname:release`, `uname:machine` | the kernel's version and the architecture |
+//! | `library:libcuda.so.1` | the version or path a library answered with; absent when it does not load |
+//! | `nvml:0/name` | NVML's answer for a GPU |
+//! | `call:io_uring` | what the kernel answered to a harmless call |
+//!
+//! A key that is missing was *not looked at*, which is not the same as *absent*.
+
+use std::collections::BTreeMap;
+use std::ops::Bound;
+
+use serde::{Deserialize, Serialize};
+
+mod codec;
+
+pub use codec::{MAX_OBSERVATIONS, MAX_SNAPSHOT_BYTES, MAX_VALUE_BYTES, SnapshotError};
+
+/// The version of the snapshot's JSON form.
+pub const SNAPSHOT_SCHEMA: &str = "crowfly.snapshot/1";
+
+/// One thing looked up on a machine.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Observation {
+    /// It was there and said this.
+    Value(Value),
+    /// It is not there.
+    Absent,
+    /// It is there, but this user may not look.
+    Denied,
+    /// Looking failed in another way; the system's words.
+    Error(String),
+}
+
+/// What was seen.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Value {
+    /// A file's text or an answer, without trailing white space.
+    Text(String),
+    /// A symbolic link's target, as written.
+    Link(String),
+    /// A directory's entries, sorted.
+    List(Vec<String>),
+    /// A binary file's bytes, such as PCI configuration space.
+    Bytes(Vec<u8>),
+}
+
+impl Observation {
+    /// An observed text.
+    pub fn text(text: impl Into<String>) -> Self {
+        Self::Value(Value::Text(text.into()))
+    }
+
+    /// How the observation reads as evidence.
+    pub fn shows(&self) -> String {
+        match self {
+            Self::Value(Value::Text(text)) => text.clone(),
+            Self::Value(Value::Link(target)) => format!("-> {target}"),
+            Self::Value(Value::List(names)) => names.join(" "),
+            Self::Value(Value::Bytes(bytes)) => format!("{} bytes", bytes.len()),
+            Self::Absent => "absent".into(),
+            Self::Denied => "permission denied".into(),
+            Self::Error(error) => format!("error: {error}"),
+        }
+    }
+}
+
+/// All observations of one machine at one time.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Snapshot {
+    /// [`SNAPSHOT_SCHEMA`].
+    pub schema: String,
+    /// The program and version that captured it.
+    pub tool: String,
+    /// When, in UTC, as RFC 3339.
+    pub taken: String,
+    /// Whether host names, serials, MACs, GUIDs and addresses were replaced by stand-ins.
+    pub redacted: bool,
+    /// What was seen, by where it was looked for.
+    #[serde(with = "codec::observations")]
+    observations: BTreeMap<String, Observation>,
+}
+
+impl Snapshot {
+    /// A snapshot in which nothing was looked at yet.
+    pub fn new(tool: impl Into<String>, taken: impl Into<String>) -> Self {
+        Self {
+            schema: SNAPSHOT_SCHEMA.into(),
+            tool: tool.into(),
+            taken: taken.into(),
+            redacted: false,
+            observations: BTreeMap::new(),
+        }
+    }
+
+    /// Records what was seen at a key, replacing what was there.
+    pub fn record(&mut self, key: impl Into<String>, observation: Observation) {
+        self.observations.insert(key.into(), observation);
+    }
+
+    /// What was seen at a key; `None` when nobody looked.
+    pub fn get(&self, key: &str) -> Option<&Observation> {
+        self.observations.get(key)
+    }
+
+    /// The text seen at a key, if it was there.
+    pub fn text(&self, key: &str) -> Option<&str> {
+        match self.get(key)? {
+            Observation::Value(Value::Text(text)) => Some(text),
+            _ => None,
+        }
+    }
+
+    /// The text at a key as a number, decimal or with `0x`.
+    pub fn number<N: TryFrom<i128>>(&self, key: &str) -> Option<N> {
+        let text = self.text(key)?.trim();
+        let value = match text.strip_prefix("0x") {
+            Some(hex) => i128::from_str_radix(hex, 16).ok()?,
+            None => text.parse().ok()?,
+        };
+        N::try_from(value).ok()
+    }
+
+    /// The link target seen at a key.
+    pub fn link(&self, key: &str) -> Option<&str> {
+        match self.get(key)? {
+            Observation::Value(Value::Link(target)) => Some(target),
+            _ => None,
+        }
+    }
+
+    /// The last component of the link target seen at a key: a driver's or device's name.
+    pub fn link_name(&self, key: &str) -> Option<&str> {
+        self.link(key)?.rsplit('/').find(|part| !part.is_empty())
+    }
+
+    /// The bytes seen at a key.
+    pub fn bytes(&self, key: &str) -> Option<&[u8]> {
+        match self.get(key)? {
+            Observation::Value(Value::Bytes(bytes)) => Some(bytes),
+            _ => None,
+        }
+    }
+
+    /// The entries of the directory at a key; empty when it was not there or not looked at.
+    pub fn list(&self, key: &str) -> &[String] {
+        match self.get(key) {
+            Some(Observation::Value(Value::List(names))) => names,
+            _ => &[],
+        }
+    }
+
+    /// Every observation in key order.
+    pub fn iter(&self) -> impl Iterator<Item = (&str, &Observation)> {
+        self.observations.iter().map(|(k, v)| (k.as_str(), v))
+    }
+
+    /// Observations whose key starts with `prefix`, in key order.
+    pub fn under<'a>(
+        &'a self,
+        prefix: &'a str,
+    ) -> impl Iterator<Item = (&'a str, &'a Observation)> {
+        self.observations
+            .range::<str, _>((Bound::Included(prefix), Bound::Unbounded))
+            .map(|(k, v)| (k.as_str(), v))
+            .take_while(move |(key, _)| key.starts_with(prefix))
+    }
+
+    /// How many observations there are.
+    pub fn len(&self) -> usize {
+        self.observations.len()
+    }
+
+    /// Whether nothing was looked at.
+    pub fn is_empty(&self) -> bool {
+        self.observations.is_empty()
+    }
+}
