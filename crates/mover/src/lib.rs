@@ -1,1 +1,3 @@
 //! The transfer engine: executes a route and returns a receipt.
+
+pub mod checkpoint;
