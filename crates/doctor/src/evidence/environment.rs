@@ -1,0 +1,44 @@
+//! Environment variables, from `env` or from a launch command.
+
+use serde::Serialize;
+
+use super::cite::Located;
+
+/// The variables, in the order written.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+pub struct Environment {
+    /// Each variable.
+    pub variables: Vec<Located<Variable>>,
+    /// Variables after the limit, not kept.
+    pub beyond_limit: u64,
+}
+
+/// One variable.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize)]
+pub struct Variable {
+    /// Its name.
+    pub name: String,
+    /// Its value; absent when a launch command only passes it on (`mpirun -x NAME`).
+    pub value: Option<String>,
+    /// How it was written.
+    pub origin: VariableOrigin,
+}
+
+/// How a variable was written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum VariableOrigin {
+    /// A line `NAME=value` of `env`.
+    Dump,
+    /// `export NAME=value`: this shell and what it starts, not other nodes by itself.
+    Export,
+    /// `-x NAME=value` or the like of a launch command: every rank.
+    Launch,
+}
+
+impl Environment {
+    /// The last value of a variable.
+    pub fn get(&self, name: &str) -> Option<&Located<Variable>> {
+        self.variables.iter().rev().find(|v| v.value.name == name)
+    }
+}
