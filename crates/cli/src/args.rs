@@ -1,0 +1,184 @@
+//! The command line: what every command shares.
+
+use std::ffi::OsString;
+
+use clap::error::ErrorKind;
+use clap::{Args, Parser, ValueEnum};
+
+use crate::commands::Command;
+use crate::failure::{Exit, Failure};
+use crate::output::MAX_COLUMNS;
+
+/// Gets data into accelerator memory as the crow flies, with a receipt.
+#[derive(Debug, Parser)]
+#[command(
+    name = "crowfly",
+    version,
+    about = "Gets data into accelerator memory as the crow flies, with a receipt",
+    max_term_width = MAX_COLUMNS,
+    subcommand_required = true,
+    arg_required_else_help = true,
+    after_long_help = exit_codes()
+)]
+pub struct Cli {
+    /// What every command shares.
+    #[command(flatten)]
+    pub global: Global,
+    /// What to do.
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+/// Options that every command takes.
+#[derive(Args, Clone, Copy, Debug, Default)]
+#[command(next_help_heading = "Output")]
+pub struct Global {
+    /// Print one JSON document with a versioned schema, errors included
+    #[arg(long, global = true)]
+    pub json: bool,
+    /// When to colour; NO_COLOR and CLICOLOR_FORCE are respected
+    #[arg(long, global = true, value_enum, value_name = "WHEN", default_value_t)]
+    pub color: Color,
+    /// Print nothing but the result: no progress, no notes
+    #[arg(short, long, global = true, conflicts_with = "verbose")]
+    pub quiet: bool,
+    /// Print the details as well
+    #[arg(short, long, global = true)]
+    pub verbose: bool,
+}
+
+/// When to colour.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub enum Color {
+    /// On a terminal, unless the environment says otherwise.
+    #[default]
+    Auto,
+    /// Even into a file or a pipe.
+    Always,
+    /// Not at all.
+    Never,
+}
+
+/// What the arguments ask for.
+#[derive(Debug)]
+pub enum Parsed {
+    /// A command to run.
+    Run(Box<Cli>),
+    /// Help or the version, to be printed on standard output.
+    Explain(String, Global),
+    /// Arguments that make no command.
+    Misused(Failure, Global),
+}
+
+impl Cli {
+    /// Reads the arguments of this process.
+    pub fn parse_from_env() -> Parsed {
+        Self::read(std::env::args_os().collect())
+    }
+
+    /// Reads arguments, the program's name first.
+    pub fn read(args: Vec<OsString>) -> Parsed {
+        let error = match Self::try_parse_from(&args) {
+            Ok(cli) => return Parsed::Run(Box::new(cli)),
+            Err(error) => error,
+        };
+        let global = Global::scan(&args);
+        let report = error.render();
+        match error.kind() {
+            ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => {
+                Parsed::Explain(report.ansi().to_string(), global)
+            }
+            kind => {
+                let sentence = match kind {
+                    ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand => {
+                        "a command is missing".to_owned()
+                    }
+                    _ => sentence(&report.to_string()),
+                };
+                let failure = Failure::usage(sentence).laid_out(report.ansi().to_string());
+                Parsed::Misused(failure, global)
+            }
+        }
+    }
+}
+
+impl Global {
+    /// The output options of arguments that as a whole could not be parsed.
+    fn scan(args: &[OsString]) -> Self {
+        let mut words = args.iter().map(|a| a.to_string_lossy());
+        let mut global = Self::default();
+        let color = |word: &str| Color::from_str(word, true).unwrap_or_default();
+        while let Some(word) = words.next() {
+            match word.as_ref() {
+                "--" => break,
+                "--json" => global.json = true,
+                "--color" => global.color = color(&words.next().unwrap_or_default()),
+                other => {
+                    if let Some(when) = other.strip_prefix("--color=") {
+                        global.color = color(when);
+                    }
+                }
+            }
+        }
+        global
+    }
+}
+
+/// The first paragraph of the parser's report on one line, without its label.
+fn sentence(report: &str) -> String {
+    let first = report.split("\n\n").next().unwrap_or_default();
+    let words: Vec<&str> = first.split_whitespace().collect();
+    let sentence = words.join(" ");
+    sentence
+        .strip_prefix("error: ")
+        .unwrap_or(&sentence)
+        .to_owned()
+}
+
+fn exit_codes() -> String {
+    let lines = Exit::ALL
+        .iter()
+        .map(|exit| format!("  {:<4} {}", exit.status(), exit.meaning()));
+    format!("Exit codes:\n{}", lines.collect::<Vec<_>>().join("\n"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(line: &str) -> Parsed {
+        Cli::read(line.split_whitespace().map(OsString::from).collect())
+    }
+
+    #[test]
+    fn the_command_line_is_consistent() {
+        use clap::CommandFactory;
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn given_arguments_that_make_no_command_the_output_options_are_still_respected() {
+        let Parsed::Misused(failure, global) = read("crowfly --json --color=never no-such-command")
+        else {
+            panic!("an unknown command must not run");
+        };
+        assert_eq!((failure.code(), failure.exit()), ("usage", Exit::Usage));
+        assert_eq!(
+            failure.message(),
+            "unrecognized subcommand 'no-such-command'"
+        );
+        assert!(global.json);
+        assert_eq!(global.color, Color::Never);
+    }
+
+    #[test]
+    fn given_nothing_at_all_help_is_shown_as_a_usage_error() {
+        assert!(
+            matches!(read("crowfly"), Parsed::Misused(failure, _) if failure.exit() == Exit::Usage)
+        );
+        assert!(matches!(read("crowfly --help"), Parsed::Explain(..)));
+        assert!(
+            matches!(read("crowfly --version"), Parsed::Explain(text, _) if text.starts_with("crowfly "))
+        );
+    }
+}

@@ -1,0 +1,31 @@
+//! The commands, one file each.
+//!
+//! A command is an `Args` struct and `run(args, out) -> Result<Exit, Failure>`. It asks the
+//! libraries for a value and hands the value to [`Output::show`], which prints it as text or JSON.
+
+use clap::Subcommand;
+
+use crate::failure::{Exit, Failure};
+use crate::output::Output;
+
+mod completions;
+mod man;
+
+/// What to do.
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// Print the completion script for a shell
+    Completions(completions::CompletionsArgs),
+    /// Print the manual page
+    Man(man::ManArgs),
+}
+
+impl Command {
+    /// Does it.
+    pub fn run(self, out: &mut Output) -> Result<Exit, Failure> {
+        match self {
+            Self::Completions(args) => completions::run(&args, out),
+            Self::Man(args) => man::run(&args, out),
+        }
+    }
+}

@@ -1,0 +1,142 @@
+//! Where a command's words go: results to standard output, notes and progress to standard error.
+
+use std::io::{self, IsTerminal, Write};
+use std::process::ExitCode;
+
+use anstream::{AutoStream, ColorChoice};
+use serde::Serialize;
+
+use crate::args::{Color, Global};
+use crate::failure::{ERROR_SCHEMA, Exit, Failure};
+use crate::render;
+use crate::render::progress::Progress;
+
+/// No line of output for people is wider than this, however wide the terminal is.
+pub const MAX_COLUMNS: usize = 100;
+/// Narrower terminals get this many columns and wrap by themselves.
+const MIN_COLUMNS: usize = 60;
+
+/// Standard output and standard error, as the options and the environment want them.
+///
+/// Renderers always write their styles; the streams take them out where no colour is wanted.
+#[derive(Debug)]
+pub struct Output {
+    json: bool,
+    quiet: bool,
+    verbose: bool,
+    stdout: AutoStream<io::Stdout>,
+    stderr: AutoStream<io::Stderr>,
+}
+
+impl Output {
+    /// The process's own streams.
+    pub fn new(global: &Global) -> Self {
+        let choice = match global.color {
+            Color::Auto => ColorChoice::Auto,
+            Color::Always => ColorChoice::AlwaysAnsi,
+            Color::Never => ColorChoice::Never,
+        };
+        Self {
+            json: global.json,
+            quiet: global.quiet,
+            verbose: global.verbose,
+            stdout: AutoStream::new(io::stdout(), choice),
+            stderr: AutoStream::new(io::stderr(), choice),
+        }
+    }
+
+    /// Whether the details are wanted as well.
+    pub const fn verbose(&self) -> bool {
+        self.verbose
+    }
+
+    /// How many columns a line for people may have.
+    pub fn columns(&self) -> usize {
+        terminal_size::terminal_size().map_or(MAX_COLUMNS, |(width, _)| {
+            usize::from(width.0).clamp(MIN_COLUMNS, MAX_COLUMNS)
+        })
+    }
+
+    /// Prints a result: the document with `--json`, else the text for people, which is rendered
+    /// for the number of columns it is given.
+    pub fn show<D: Serialize>(
+        &mut self,
+        document: &D,
+        text: impl FnOnce(usize) -> String,
+    ) -> Result<(), Failure> {
+        if self.json {
+            self.json_document(document)
+        } else {
+            let text = text(self.columns());
+            self.text(&text)
+        }
+    }
+
+    /// Prints text for people on standard output.
+    pub fn text(&mut self, text: &str) -> Result<(), Failure> {
+        let newline = if text.ends_with('\n') { "" } else { "\n" };
+        write!(self.stdout, "{text}{newline}")
+            .and_then(|()| self.stdout.flush())
+            .map_err(|error| Failure::output(&error))
+    }
+
+    /// Prints bytes that are no text for people: a script, a picture, a manual page.
+    pub fn bytes(&mut self, bytes: &[u8]) -> Result<(), Failure> {
+        let mut raw = io::stdout().lock();
+        raw.write_all(bytes)
+            .and_then(|()| raw.flush())
+            .map_err(|error| Failure::output(&error))
+    }
+
+    /// Tells the user something besides the result, unless asked to be quiet.
+    pub fn note(&mut self, text: &str) {
+        if !self.quiet {
+            // A closed standard error must not end work that goes well.
+            let _ = writeln!(self.stderr, "{text}");
+        }
+    }
+
+    /// A progress bar on standard error; invisible when nobody looks.
+    pub fn progress(&self) -> Progress {
+        if self.quiet || !io::stderr().is_terminal() {
+            Progress::hidden()
+        } else {
+            Progress::visible()
+        }
+    }
+
+    /// Ends the process's output: reports a failure and chooses the exit status.
+    pub fn finish(&mut self, result: Result<Exit, Failure>) -> ExitCode {
+        let failure = match result {
+            Ok(exit) => return exit.into(),
+            Err(failure) if failure.is_hang_up() => return Exit::Ok.into(),
+            Err(failure) => failure,
+        };
+        let columns = self.columns();
+        let _ = write!(
+            self.stderr,
+            "{}",
+            render::failure::render(&failure, columns)
+        );
+        if self.json {
+            #[derive(Serialize)]
+            struct Document<'a> {
+                schema: &'static str,
+                error: &'a Failure,
+            }
+            // With standard output gone there is nowhere left to say so but the exit status.
+            let _ = self.json_document(&Document {
+                schema: ERROR_SCHEMA,
+                error: &failure,
+            });
+        }
+        failure.exit().into()
+    }
+
+    fn json_document<D: Serialize>(&mut self, document: &D) -> Result<(), Failure> {
+        let mut json = serde_json::to_vec_pretty(document)
+            .map_err(|error| Failure::output(&io::Error::other(error)))?;
+        json.push(b'\n');
+        self.bytes(&json)
+    }
+}

@@ -1,0 +1,53 @@
+//! A progress bar for work that takes long.
+
+use std::time::Duration;
+
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+
+const REDRAW: Duration = Duration::from_millis(100);
+
+/// A bar for one piece of work at a time. Dropping it takes it off the screen.
+#[derive(Debug)]
+pub struct Progress {
+    bar: ProgressBar,
+}
+
+impl Progress {
+    /// A bar that nobody sees.
+    pub fn hidden() -> Self {
+        Self {
+            bar: ProgressBar::hidden(),
+        }
+    }
+
+    /// A bar on standard error.
+    pub fn visible() -> Self {
+        let bar = ProgressBar::with_draw_target(None, ProgressDrawTarget::stderr());
+        bar.enable_steady_tick(REDRAW);
+        Self { bar }
+    }
+
+    /// Starts a piece of work of `total` bytes.
+    pub fn start(&self, what: &str, total: u64) {
+        let template =
+            "{msg} [{bar:30}] {decimal_bytes}/{decimal_total_bytes} {decimal_bytes_per_sec} {eta}";
+        if let Ok(style) = ProgressStyle::with_template(template) {
+            self.bar.set_style(style.progress_chars("=> "));
+        }
+        self.bar.reset();
+        self.bar.set_length(total);
+        self.bar
+            .set_message(super::text::harmless(what).into_owned());
+    }
+
+    /// Says how many bytes of the work are done.
+    pub fn at(&self, bytes: u64) {
+        self.bar.set_position(bytes);
+    }
+}
+
+impl Drop for Progress {
+    fn drop(&mut self) {
+        self.bar.finish_and_clear();
+    }
+}

@@ -1,0 +1,55 @@
+//! Plain text: wrapping, and making strangers' text harmless.
+
+use std::borrow::Cow;
+use std::fmt::Write;
+
+/// Text from outside (names, evidence, labels) with control characters spelled out, so that it can
+/// neither move the cursor nor forge a line.
+pub fn harmless(text: &str) -> Cow<'_, str> {
+    if !text.chars().any(is_harmful) {
+        return Cow::Borrowed(text);
+    }
+    let mut clean = String::with_capacity(text.len() + 8);
+    for c in text.chars() {
+        if is_harmful(c) {
+            let _ = write!(clean, "{}", c.escape_default());
+        } else {
+            clean.push(c);
+        }
+    }
+    Cow::Owned(clean)
+}
+
+/// Control characters, and the marks that reorder the text around them.
+fn is_harmful(c: char) -> bool {
+    c.is_control()
+        || matches!(c, '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
+}
+
+/// The text wrapped into lines of at most `columns`, the first starting with `first`, the others
+/// with `rest`. Styles in the text are not counted.
+pub fn wrap(text: &str, columns: usize, first: &str, rest: &str) -> String {
+    let options = textwrap::Options::new(columns)
+        .initial_indent(first)
+        .subsequent_indent(rest);
+    textwrap::fill(text, options)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn given_text_with_escapes_the_terminal_sees_none_of_them() {
+        assert_eq!(harmless("layer.0"), "layer.0");
+        assert_eq!(harmless("a\u{1b}[2Jb\nc"), "a\\u{1b}[2Jb\\nc");
+        assert_eq!(harmless("x\u{202e}gpj"), "x\\u{202e}gpj");
+        assert_eq!(harmless("größe 大"), "größe 大");
+    }
+
+    #[test]
+    fn given_a_long_sentence_the_following_lines_are_indented() {
+        let text = wrap("one two three four", 12, "- ", "  ");
+        assert_eq!(text, "- one two\n  three four");
+    }
+}
