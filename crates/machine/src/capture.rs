@@ -1,0 +1,49 @@
+//! Everything that is looked at on a machine, one module per family.
+
+use crowfly_route::snapshot::Snapshot;
+
+use crate::root::Root;
+
+mod block;
+mod memory;
+mod mount;
+mod net;
+mod pci;
+mod rdma;
+mod recorder;
+
+pub use recorder::MAX_CAPTURE_BYTES;
+use recorder::Recorder;
+
+/// What to look at, and under which name.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct Options {
+    /// The program and version written into the snapshot.
+    pub tool: String,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self {
+            tool: concat!("crowfly ", env!("CARGO_PKG_VERSION")).into(),
+        }
+    }
+}
+
+/// Looks at a machine and returns what was seen.
+///
+/// Total: what is absent, denied or broken becomes an observation. Of a copy below a directory only
+/// files are looked at; the environment, limits, libraries and system calls of the live machine
+/// stay *not looked at*.
+pub fn capture(root: &Root, options: &Options) -> Snapshot {
+    let mut recorder = Recorder::new(root, options);
+    let r = &mut recorder;
+    memory::look(r);
+    pci::look(r);
+    net::look(r);
+    rdma::look(r);
+    block::look(r);
+    mount::look(r);
+    recorder.into_snapshot()
+}

@@ -1,0 +1,263 @@
+//! The one root behind which every look at a machine goes.
+//!
+//! A [`Root`] is the live machine or a directory that holds a copy of one (`sys/`, `proc/`, `etc/`,
+//! …). A copy may come from anyone, so nothing in it can make a look leave the root, block, run
+//! without end, or open a device: links are resolved inside the root, only regular files are
+//! opened, and every read has a limit.
+
+use std::io;
+use std::os::fd::OwnedFd;
+use std::path::{Path, PathBuf};
+
+use crowfly_route::snapshot::{MAX_VALUE_BYTES, Observation, Value};
+use rustix::fs::{self, FileType, Mode, OFlags, ResolveFlags};
+use rustix::io::Errno;
+
+mod walk;
+
+/// The most entries of one directory that are looked at.
+pub const MAX_ENTRIES: usize = 65_536;
+/// How often a look is tried again when a rename elsewhere disturbed it.
+const MAX_DISTURBED: usize = 16;
+
+/// The machine to look at: this one, or a copy of one in a directory.
+#[derive(Debug)]
+pub struct Root {
+    dir: OwnedFd,
+    live: bool,
+    resolver: Resolver,
+}
+
+/// Who keeps path resolution inside the root.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Resolver {
+    /// `openat2` with `RESOLVE_IN_ROOT`.
+    Kernel,
+    /// Component by component, for kernels before 5.6 and containers that forbid `openat2`.
+    Walk,
+}
+
+/// A directory could not serve as the root of a machine.
+#[derive(Debug, thiserror::Error)]
+#[error("cannot look at `{}` as the root of a machine: {source}", path.display())]
+pub struct RootError {
+    /// The directory.
+    pub path: PathBuf,
+    /// Why not.
+    pub source: io::Error,
+}
+
+impl RootError {
+    /// A stable code for JSON output and exit status.
+    pub const fn code(&self) -> &'static str {
+        "root-unreadable"
+    }
+}
+
+impl Root {
+    /// The live machine.
+    ///
+    /// # Errors
+    /// When `/` cannot be opened.
+    pub fn live() -> Result<Self, RootError> {
+        Self::open_root(Path::new("/"), true)
+    }
+
+    /// A copy of a machine in a directory; nothing of the live machine is consulted.
+    ///
+    /// # Errors
+    /// When `dir` is not a directory that can be opened.
+    pub fn tree(dir: impl AsRef<Path>) -> Result<Self, RootError> {
+        Self::open_root(dir.as_ref(), false)
+    }
+
+    fn open_root(path: &Path, live: bool) -> Result<Self, RootError> {
+        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let dir = fs::open(path, flags, Mode::empty()).map_err(|errno| RootError {
+            path: path.to_owned(),
+            source: errno.into(),
+        })?;
+        let probe = fs::openat2(&dir, ".", flags, Mode::empty(), ResolveFlags::IN_ROOT);
+        let resolver = match probe {
+            Ok(_) => Resolver::Kernel,
+            Err(_) => Resolver::Walk,
+        };
+        Ok(Self {
+            dir,
+            live,
+            resolver,
+        })
+    }
+
+    /// Whether this is the live machine.
+    pub const fn is_live(&self) -> bool {
+        self.live
+    }
+
+    /// A file's text without trailing white space; an error when it has more than `limit` bytes.
+    pub(crate) fn text(&self, path: &str, limit: usize) -> Observation {
+        self.whole(path, limit).map_or_else(refusal, |bytes| {
+            let text = String::from_utf8_lossy(&bytes);
+            let text = text.trim_end_matches(|c: char| c.is_whitespace() || c == '\0');
+            if text.len() > MAX_VALUE_BYTES {
+                return Observation::Error(format!("more than {MAX_VALUE_BYTES} bytes"));
+            }
+            Observation::text(text)
+        })
+    }
+
+    /// The first bytes of a file, at most `limit`.
+    pub(crate) fn bytes(&self, path: &str, limit: usize) -> Observation {
+        self.head(path, limit)
+            .map_or_else(refusal, |bytes| Observation::Value(Value::Bytes(bytes)))
+    }
+
+    /// The target of a symbolic link, as written.
+    pub(crate) fn link(&self, path: &str) -> Observation {
+        let read = || {
+            let link = self.open(path, OFlags::PATH | OFlags::NOFOLLOW)?;
+            match FileType::from_raw_mode(fs::fstat(&link)?.st_mode) {
+                FileType::Symlink => Ok(fs::readlinkat(&link, "", Vec::new())?),
+                other => Err(Refusal::Odd(format!(
+                    "{}, not a symbolic link",
+                    kind_name(other)
+                ))),
+            }
+        };
+        read().map_or_else(refusal, |target| {
+            Observation::Value(Value::Link(target.to_string_lossy().into_owned()))
+        })
+    }
+
+    /// The entries of a directory, sorted, without `.` and `..`.
+    pub(crate) fn list(&self, path: &str) -> Observation {
+        let read = || {
+            let dir = self.open(path, OFlags::RDONLY | OFlags::DIRECTORY)?;
+            let (mut names, mut bytes) = (Vec::new(), 0);
+            for entry in fs::Dir::new(dir)? {
+                let entry = entry?;
+                let name = entry.file_name().to_string_lossy().into_owned();
+                if name == "." || name == ".." {
+                    continue;
+                }
+                bytes += name.len();
+                if names.len() == MAX_ENTRIES || bytes > MAX_VALUE_BYTES {
+                    return Err(Refusal::Odd(format!(
+                        "more than {MAX_ENTRIES} entries or {MAX_VALUE_BYTES} bytes of names"
+                    )));
+                }
+                names.push(name);
+            }
+            names.sort_unstable();
+            Ok(names)
+        };
+        read().map_or_else(refusal, |names| Observation::Value(Value::List(names)))
+    }
+
+    /// What kind of thing is there, without opening it: `directory`, `file`, `char 195:255`, ….
+    pub(crate) fn kind(&self, path: &str) -> Observation {
+        let look = || {
+            let found = self.open(path, OFlags::PATH)?;
+            let stat = fs::fstat(&found)?;
+            let kind = FileType::from_raw_mode(stat.st_mode);
+            let device = match kind {
+                FileType::CharacterDevice | FileType::BlockDevice => {
+                    format!(" {}:{}", fs::major(stat.st_rdev), fs::minor(stat.st_rdev))
+                }
+                _ => String::new(),
+            };
+            Ok::<_, Refusal>(format!("{}{device}", kind_name(kind)))
+        };
+        look().map_or_else(refusal, Observation::text)
+    }
+
+    /// A whole regular file of at most `limit` bytes.
+    pub(crate) fn whole(&self, path: &str, limit: usize) -> Result<Vec<u8>, Refusal> {
+        let bytes = self.head(path, limit.saturating_add(1))?;
+        if bytes.len() > limit {
+            return Err(Refusal::Odd(format!("more than {limit} bytes")));
+        }
+        Ok(bytes)
+    }
+
+    /// The first bytes of a regular file, at most `limit`.
+    pub(crate) fn head(&self, path: &str, limit: usize) -> Result<Vec<u8>, Refusal> {
+        let mut file = self.regular(path)?;
+        let mut bytes = Vec::new();
+        io::Read::read_to_end(&mut io::Read::take(&mut file, limit as u64), &mut bytes)
+            .map_err(|error| Refusal::from(Errno::from_io_error(&error).unwrap_or(Errno::IO)))?;
+        Ok(bytes)
+    }
+
+    /// Opens a regular file for reading; anything else is refused without being opened, because
+    /// opening a FIFO blocks and opening a device can act on it.
+    pub(crate) fn regular(&self, path: &str) -> Result<std::fs::File, Refusal> {
+        let require_regular =
+            |found: &OwnedFd| match FileType::from_raw_mode(fs::fstat(found)?.st_mode) {
+                FileType::RegularFile => Ok(()),
+                other => Err(Refusal::Odd(format!("{}, not a file", kind_name(other)))),
+            };
+        require_regular(&self.open(path, OFlags::PATH)?)?;
+        let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY;
+        let file = self.open(path, flags)?;
+        // The name may have been given to something else between the two opens.
+        require_regular(&file)?;
+        Ok(file.into())
+    }
+
+    fn open(&self, path: &str, flags: OFlags) -> Result<OwnedFd, Errno> {
+        let flags = flags | OFlags::CLOEXEC;
+        let relative = match path.trim_start_matches('/') {
+            "" => ".",
+            relative => relative,
+        };
+        if self.resolver == Resolver::Kernel {
+            for _ in 0..MAX_DISTURBED {
+                let resolve = ResolveFlags::IN_ROOT;
+                match fs::openat2(&self.dir, relative, flags, Mode::empty(), resolve) {
+                    Err(Errno::AGAIN) => {}
+                    answer => return answer,
+                }
+            }
+        }
+        walk::open(&self.dir, relative, flags)
+    }
+}
+
+/// Why a look showed no value.
+#[derive(Debug)]
+pub(crate) enum Refusal {
+    /// The system's answer.
+    System(Errno),
+    /// There, but not what was looked for.
+    Odd(String),
+}
+
+impl From<Errno> for Refusal {
+    fn from(errno: Errno) -> Self {
+        Self::System(errno)
+    }
+}
+
+/// A refusal as an observation, with *absent*, *denied* and *error* kept apart.
+pub(crate) fn refusal(refusal: Refusal) -> Observation {
+    match refusal {
+        Refusal::System(Errno::NOENT | Errno::NOTDIR) => Observation::Absent,
+        Refusal::System(Errno::ACCESS | Errno::PERM) => Observation::Denied,
+        Refusal::System(errno) => Observation::Error(errno.to_string()),
+        Refusal::Odd(what) => Observation::Error(what),
+    }
+}
+
+fn kind_name(kind: FileType) -> &'static str {
+    match kind {
+        FileType::RegularFile => "file",
+        FileType::Directory => "directory",
+        FileType::Symlink => "symbolic link",
+        FileType::Fifo => "FIFO",
+        FileType::Socket => "socket",
+        FileType::CharacterDevice => "char",
+        FileType::BlockDevice => "block",
+        FileType::Unknown => "unknown",
+    }
+}
