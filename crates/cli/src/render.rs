@@ -1,7 +1,17 @@
 //! Values into text for people. Pure: a renderer takes a value and a width and returns a string.
 
+pub mod block;
+pub mod cell;
 pub mod failure;
+pub mod obstacle;
 pub mod progress;
+pub mod receipt;
 pub mod style;
 pub mod table;
 pub mod text;
+
+/// What is left of a rendered text where no colour is wanted.
+#[cfg(test)]
+pub fn plain(text: &str) -> String {
+    anstream::adapter::strip_str(text).to_string()
+}

@@ -1,10 +1,9 @@
 //! Tables: columns as wide as they need to be, numbers to the right, one column that gives way.
 
-use anstyle::Style;
 use unicode_width::UnicodeWidthStr;
 
+use super::cell::Cell;
 use super::style::{FAINT, paint};
-use super::text::harmless;
 
 const GAP: &str = "  ";
 /// The column that gives way keeps at least this much.
@@ -22,34 +21,6 @@ struct Column {
     title: String,
     side: Side,
     flexible: bool,
-}
-
-/// A cell: text, made harmless, and its style.
-#[derive(Clone, Debug)]
-pub struct Cell {
-    text: String,
-    style: Style,
-}
-
-impl Cell {
-    /// A cell in a style.
-    pub fn styled(style: Style, text: impl AsRef<str>) -> Self {
-        Self {
-            text: harmless(text.as_ref()).into_owned(),
-            style,
-        }
-    }
-
-    /// What stands in a table where there is nothing to say.
-    pub fn nothing() -> Self {
-        Self::styled(FAINT, "–")
-    }
-}
-
-impl<T: AsRef<str>> From<T> for Cell {
-    fn from(text: T) -> Self {
-        Self::styled(Style::new(), text)
-    }
 }
 
 /// A table under construction.
@@ -181,10 +152,7 @@ impl Table {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    fn plain(text: &str) -> String {
-        anstream::adapter::strip_str(text).to_string()
-    }
+    use crate::render::plain;
 
     #[test]
     fn numbers_go_right_and_lines_have_no_trailing_space() {

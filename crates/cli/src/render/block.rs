@@ -1,0 +1,62 @@
+//! Labelled lines: a faint label on the left, text that wraps on the right.
+
+use unicode_width::UnicodeWidthStr;
+
+use super::cell::Cell;
+use super::style::{FAINT, paint};
+use super::text::wrap;
+
+/// Labelled lines under construction.
+#[derive(Clone, Debug)]
+pub struct Block {
+    indent: usize,
+    lines: Vec<(&'static str, Vec<Cell>)>,
+}
+
+impl Block {
+    /// A block without lines, moved to the right by `indent` columns.
+    pub fn indented(indent: usize) -> Self {
+        Self {
+            indent,
+            lines: Vec::new(),
+        }
+    }
+
+    /// Adds a line. An empty label continues the line above it.
+    pub fn line(&mut self, label: &'static str, parts: impl IntoIterator<Item = Cell>) {
+        self.lines.push((label, parts.into_iter().collect()));
+    }
+
+    /// The block in at most `columns` columns; every line ends with a newline.
+    pub fn render(&self, columns: usize) -> String {
+        let labels = self.lines.iter().map(|(label, _)| label.width());
+        let label_width = labels.max().unwrap_or(0);
+        let indent = " ".repeat(self.indent);
+        let rest = " ".repeat(self.indent + label_width + 2);
+        let mut text = String::new();
+        for (label, parts) in &self.lines {
+            let padding = " ".repeat(label_width - label.width());
+            let first = format!("{indent}{}{padding}  ", paint(FAINT, label));
+            let line: String = parts.iter().map(Cell::to_string).collect();
+            text.push_str(wrap(&line, columns, &first, &rest).trim_end());
+            text.push('\n');
+        }
+        text
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn given_labels_of_different_lengths_texts_start_in_one_column_and_wrap_there() {
+        let mut block = Block::indented(2);
+        block.line("took", ["one two three".into()]);
+        block.line("", ["four".into(), Cell::from(" five")]);
+        block.line("verified", [Cell::nothing()]);
+        let text = crate::render::plain(&block.render(20));
+        let expected = "  took      one two\n            three\n            four\n            five\n  verified  –\n";
+        assert_eq!(text, expected);
+    }
+}
