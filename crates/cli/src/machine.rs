@@ -5,6 +5,7 @@ use std::io::Read;
 use std::path::{Path, PathBuf};
 
 use clap::Args;
+use crowfly_machine::{Options, Root, capture};
 use crowfly_route::snapshot::{MAX_SNAPSHOT_BYTES, Snapshot};
 
 use crate::failure::Failure;
@@ -14,8 +15,23 @@ use crate::failure::Failure;
 #[command(next_help_heading = "Machine")]
 pub struct MachineArgs {
     /// Look at a snapshot that `crowfly capture` wrote instead of this machine
-    #[arg(long, value_name = "FILE")]
-    pub snapshot: Option<PathBuf>,
+    #[arg(long, value_name = "FILE", conflicts_with = "root")]
+    snapshot: Option<PathBuf>,
+    /// Look at a copy of a machine's /sys, /proc and /etc in a directory instead of this machine
+    #[arg(long, value_name = "DIR")]
+    root: Option<PathBuf>,
+}
+
+impl MachineArgs {
+    /// What is seen of the chosen machine.
+    pub fn look(&self) -> Result<Snapshot, Failure> {
+        let root = match (&self.snapshot, &self.root) {
+            (Some(file), _) => return read_snapshot(file),
+            (None, Some(dir)) => Root::tree(dir)?,
+            (None, None) => Root::live()?,
+        };
+        Ok(capture(&root, &Options::default()))
+    }
 }
 
 /// Reads a whole file given by the user, refusing to read more than `limit` bytes.
