@@ -9,6 +9,8 @@ use std::process::ExitCode;
 
 mod args;
 mod commands;
+#[cfg(test)]
+mod documented;
 mod failure;
 mod interrupt;
 mod machine;

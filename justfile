@@ -1,0 +1,42 @@
+# The everyday commands of this repository; `just` alone lists them.
+
+default:
+    @just --list
+
+# What the README promises: the main job, on this machine
+race *ARGS:
+    cargo run --release -- race {{ARGS}}
+
+# All tests; those that need what this machine lacks say `waived: … reason`
+test *ARGS:
+    cargo test --workspace {{ARGS}}
+
+# Formatting, lints and documentation, as strict as .ci/run
+lint:
+    cargo fmt --all --check
+    cargo clippy --workspace --all-targets -- -D warnings
+    RUSTDOCFLAGS="-D warnings" cargo doc --workspace --no-deps --document-private-items
+
+# Accept new expected outputs after looking at them: `git diff` shows what changed
+accept *ARGS:
+    INSTA_UPDATE=always cargo test --workspace {{ARGS}}
+
+# The API documentation, in a browser
+doc:
+    cargo doc --workspace --no-deps --open
+
+# A virtual server with PCIe switches, NVMe drives with peer memory and RoCE, on real kernel code
+rig *ARGS="all":
+    rig/run {{ARGS}}
+
+# Peers side by side on the same files; results are kept, dated, in bench/results
+bench *ARGS:
+    bench/run {{ARGS}}
+
+# One fuzz target for a while: `just fuzz safetensors_header 300`
+fuzz TARGET SECONDS="60":
+    cargo +nightly fuzz run --fuzz-dir fuzz {{TARGET}} -- -max_total_time={{SECONDS}}
+
+# Everything that a change must pass
+ci:
+    .ci/run
