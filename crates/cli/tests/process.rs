@@ -1,0 +1,96 @@
+//! The program as its callers see it: streams, colour, exit statuses.
+
+use std::io;
+use std::process::{Command, Output, Stdio};
+
+fn crowfly(arguments: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_crowfly"));
+    command.args(arguments).stdin(Stdio::null());
+    for variable in ["NO_COLOR", "CLICOLOR", "CLICOLOR_FORCE"] {
+        command.env_remove(variable);
+    }
+    command
+}
+
+fn run(command: &mut Command) -> Output {
+    command.output().expect("the program starts")
+}
+
+fn stdout(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stdout).into_owned()
+}
+
+fn stderr(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stderr).into_owned()
+}
+
+#[test]
+fn given_a_reader_that_went_away_the_program_ends_quietly() {
+    for arguments in [&["man"][..], &["completions", "bash"], &["--help"]] {
+        let (reader, writer) = io::pipe().expect("a pipe");
+        drop(reader);
+        let output = run(crowfly(arguments).stdout(writer).stderr(Stdio::piped()));
+        assert_eq!(output.status.code(), Some(0), "{arguments:?}");
+        assert_eq!(stderr(&output), "", "{arguments:?}");
+    }
+}
+
+#[test]
+fn given_a_full_disk_the_failure_is_reported() {
+    let Ok(full) = std::fs::File::options().write(true).open("/dev/full") else {
+        crowfly_waive::waived!("there is no /dev/full");
+    };
+    let output = run(crowfly(&["man"]).stdout(full).stderr(Stdio::piped()));
+    assert_eq!(output.status.code(), Some(74));
+    assert!(stderr(&output).starts_with("error[output-failed]: "));
+}
+
+#[test]
+fn given_json_an_error_is_one_document_on_standard_output_and_a_sentence_on_standard_error() {
+    for arguments in [&["--json", "fly"][..], &["man", "--json", "--no-such-flag"]] {
+        let output = run(&mut crowfly(arguments));
+        assert_eq!(output.status.code(), Some(64));
+        let document: serde_json::Value =
+            serde_json::from_slice(&output.stdout).expect("one JSON document");
+        assert_eq!(document["schema"], "crowfly.error/1");
+        assert_eq!(document["error"]["code"], "usage");
+        assert_eq!(document["error"]["exit"], 64);
+        assert!(!stdout(&output).contains('\u{1b}'));
+        assert!(stderr(&output).starts_with("error: "));
+    }
+}
+
+#[test]
+fn given_no_json_an_error_leaves_standard_output_empty() {
+    let output = run(&mut crowfly(&["man", "no-such-command"]));
+    assert_eq!(output.status.code(), Some(64));
+    assert_eq!(stdout(&output), "");
+    let expected = "error[usage]: crowfly has no command `no-such-command`\n";
+    assert_eq!(stderr(&output), expected);
+}
+
+#[test]
+fn colour_is_written_to_terminals_or_on_demand_and_nowhere_else() {
+    let coloured = |arguments: &[&str], variable: Option<&str>| {
+        let mut command = crowfly(arguments);
+        if let Some(variable) = variable {
+            command.env(variable, "1");
+        }
+        stdout(&run(&mut command)).contains('\u{1b}')
+    };
+    assert!(!coloured(&["--help"], None), "a pipe is no terminal");
+    assert!(coloured(&["--help"], Some("CLICOLOR_FORCE")));
+    assert!(coloured(&["--help", "--color=always"], None));
+    assert!(!coloured(
+        &["--help", "--color=never"],
+        Some("CLICOLOR_FORCE")
+    ));
+    assert!(!coloured(&["--help"], Some("NO_COLOR")));
+}
+
+#[test]
+fn the_version_is_printed() {
+    let output = run(&mut crowfly(&["--version"]));
+    let expected = concat!("crowfly ", env!("CARGO_PKG_VERSION"), "\n");
+    assert_eq!(stdout(&output), expected);
+}
