@@ -89,7 +89,7 @@ fn empty_tensors_may_share_an_offset_with_each_other_and_with_a_full_one() {
 
 #[test]
 fn every_dtype_is_read_with_its_width() {
-    for dtype in Dtype::ALL {
+    for &dtype in Dtype::ALL {
         let bytes = dtype.bits();
         let header = parse(&one(dtype.name(), "[8]", 0, bytes), bytes).unwrap();
         assert_eq!(header.get("w").unwrap().dtype, dtype);

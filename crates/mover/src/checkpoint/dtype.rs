@@ -2,36 +2,72 @@
 
 use std::fmt;
 
-/// One element type that a safetensors header may name.
-///
-/// The list is the one of the safetensors crate 0.8; anything else is refused, because a size
-/// cannot be checked against a type of unknown width.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-#[non_exhaustive]
-#[allow(missing_docs, non_camel_case_types)]
-pub enum Dtype {
-    Bool,
-    F4,
-    F6_E2M3,
-    F6_E3M2,
-    U8,
-    I8,
-    F8_E5M2,
-    F8_E4M3,
-    F8_E8M0,
-    F8_E4M3FNUZ,
-    F8_E5M2FNUZ,
-    I16,
-    U16,
-    F16,
-    BF16,
-    I32,
-    U32,
-    F32,
-    C64,
-    F64,
-    I64,
-    U64,
+/// Writes the enum and its table once, so that a type cannot be added to one and not the other.
+macro_rules! dtypes {
+    ($($variant:ident $name:literal $bits:literal,)*) => {
+        /// One element type that a safetensors header may name.
+        ///
+        /// The list is the one of the safetensors crate 0.8; anything else is refused, because a
+        /// size cannot be checked against a type of unknown width.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+        #[non_exhaustive]
+        #[allow(missing_docs, non_camel_case_types)]
+        pub enum Dtype {
+            $($variant,)*
+        }
+
+        impl Dtype {
+            /// Every element type, in the format's order.
+            pub const ALL: &[Self] = &[$(Self::$variant,)*];
+
+            /// The name as it stands in a header.
+            pub const fn name(self) -> &'static str {
+                match self {
+                    $(Self::$variant => $name,)*
+                }
+            }
+
+            /// Bits of one element; four and six for the sub-byte types, which are packed.
+            pub const fn bits(self) -> u64 {
+                match self {
+                    $(Self::$variant => $bits,)*
+                }
+            }
+
+            /// The type with exactly this name.
+            pub fn from_name(name: &str) -> Option<Self> {
+                match name {
+                    $($name => Some(Self::$variant),)*
+                    _ => None,
+                }
+            }
+        }
+    };
+}
+
+dtypes! {
+    Bool "BOOL" 8,
+    F4 "F4" 4,
+    F6_E2M3 "F6_E2M3" 6,
+    F6_E3M2 "F6_E3M2" 6,
+    U8 "U8" 8,
+    I8 "I8" 8,
+    F8_E5M2 "F8_E5M2" 8,
+    F8_E4M3 "F8_E4M3" 8,
+    F8_E8M0 "F8_E8M0" 8,
+    F8_E4M3FNUZ "F8_E4M3FNUZ" 8,
+    F8_E5M2FNUZ "F8_E5M2FNUZ" 8,
+    I16 "I16" 16,
+    U16 "U16" 16,
+    F16 "F16" 16,
+    BF16 "BF16" 16,
+    I32 "I32" 32,
+    U32 "U32" 32,
+    F32 "F32" 32,
+    C64 "C64" 64,
+    F64 "F64" 64,
+    I64 "I64" 64,
+    U64 "U64" 64,
 }
 
 /// Why a dtype and a shape have no size in whole bytes.
@@ -47,84 +83,6 @@ pub enum SizeFault {
 }
 
 impl Dtype {
-    /// Every element type, in the format's order.
-    pub const ALL: [Self; 22] = [
-        Self::Bool,
-        Self::F4,
-        Self::F6_E2M3,
-        Self::F6_E3M2,
-        Self::U8,
-        Self::I8,
-        Self::F8_E5M2,
-        Self::F8_E4M3,
-        Self::F8_E8M0,
-        Self::F8_E4M3FNUZ,
-        Self::F8_E5M2FNUZ,
-        Self::I16,
-        Self::U16,
-        Self::F16,
-        Self::BF16,
-        Self::I32,
-        Self::U32,
-        Self::F32,
-        Self::C64,
-        Self::F64,
-        Self::I64,
-        Self::U64,
-    ];
-
-    /// The name as it stands in a header.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Bool => "BOOL",
-            Self::F4 => "F4",
-            Self::F6_E2M3 => "F6_E2M3",
-            Self::F6_E3M2 => "F6_E3M2",
-            Self::U8 => "U8",
-            Self::I8 => "I8",
-            Self::F8_E5M2 => "F8_E5M2",
-            Self::F8_E4M3 => "F8_E4M3",
-            Self::F8_E8M0 => "F8_E8M0",
-            Self::F8_E4M3FNUZ => "F8_E4M3FNUZ",
-            Self::F8_E5M2FNUZ => "F8_E5M2FNUZ",
-            Self::I16 => "I16",
-            Self::U16 => "U16",
-            Self::F16 => "F16",
-            Self::BF16 => "BF16",
-            Self::I32 => "I32",
-            Self::U32 => "U32",
-            Self::F32 => "F32",
-            Self::C64 => "C64",
-            Self::F64 => "F64",
-            Self::I64 => "I64",
-            Self::U64 => "U64",
-        }
-    }
-
-    /// Bits of one element; four and six for the sub-byte types, which are packed.
-    pub const fn bits(self) -> u64 {
-        match self {
-            Self::F4 => 4,
-            Self::F6_E2M3 | Self::F6_E3M2 => 6,
-            Self::Bool
-            | Self::U8
-            | Self::I8
-            | Self::F8_E5M2
-            | Self::F8_E4M3
-            | Self::F8_E8M0
-            | Self::F8_E4M3FNUZ
-            | Self::F8_E5M2FNUZ => 8,
-            Self::I16 | Self::U16 | Self::F16 | Self::BF16 => 16,
-            Self::I32 | Self::U32 | Self::F32 => 32,
-            Self::C64 | Self::F64 | Self::I64 | Self::U64 => 64,
-        }
-    }
-
-    /// The type with exactly this name.
-    pub fn from_name(name: &str) -> Option<Self> {
-        Self::ALL.into_iter().find(|dtype| dtype.name() == name)
-    }
-
     /// The type most likely meant by a name that is not one, for a hint.
     pub fn nearest(name: &str) -> Option<Self> {
         const LONGEST_WORTH_COMPARING: usize = 24;
@@ -136,7 +94,8 @@ impl Dtype {
         // Beyond a third of the letters a guess would mislead more than help.
         let worth_naming = (upper.len() / 3).max(1);
         Self::ALL
-            .into_iter()
+            .iter()
+            .copied()
             .min_by_key(|&dtype| distance(dtype))
             .filter(|&dtype| distance(dtype) <= worth_naming)
     }
@@ -154,7 +113,7 @@ impl Dtype {
         if shape.contains(&0) {
             return Ok(0);
         }
-        if bits % 8 == 0 {
+        if bits.is_multiple_of(8) {
             Ok(bits / 8)
         } else {
             Err(SizeFault::Misaligned { bits })
@@ -183,7 +142,7 @@ mod tests {
 
     #[test]
     fn every_name_leads_back_to_its_type() {
-        for dtype in Dtype::ALL {
+        for &dtype in Dtype::ALL {
             assert_eq!(Dtype::from_name(dtype.name()), Some(dtype));
         }
         assert_eq!(Dtype::from_name("f32"), None);
