@@ -3,7 +3,6 @@
 //! serde knows only its own error type, so a refusal travels beside it: the visitor leaves the
 //! typed [`HeaderError`] in [`Draft::fault`] and stops serde with an empty message.
 
-use std::borrow::Cow;
 use std::collections::HashSet;
 use std::fmt;
 
@@ -12,6 +11,7 @@ use serde::de::{self, DeserializeSeed, Deserializer, IgnoredAny, MapAccess, SeqA
 use super::error::{Count, HeaderError, Place};
 use super::{MAX_DIMENSIONS, MAX_METADATA_PAIRS, MAX_TENSORS, Record, name};
 use crate::checkpoint::dtype::{Dtype, SizeFault};
+use crate::checkpoint::json::{Text, message_of};
 use crate::checkpoint::names::NameTable;
 use crate::checkpoint::quoted::Quoted;
 
@@ -76,7 +76,7 @@ impl Draft {
             return fault;
         }
         let (line, column) = (error.line(), error.column());
-        let what = Quoted::from(without_position(&error.to_string()));
+        let what = message_of(error);
         if !error.is_data() {
             return HeaderError::InvalidJson { line, column, what };
         }
@@ -155,13 +155,6 @@ impl Draft {
     }
 }
 
-/// serde_json appends the position to its message; here it is a value of its own.
-fn without_position(message: &str) -> &str {
-    message
-        .rsplit_once(" at line ")
-        .map_or(message, |(what, _)| what)
-}
-
 #[derive(Clone, Copy)]
 struct Offsets {
     begin: u64,
@@ -206,33 +199,6 @@ impl<'de> Visitor<'de> for Entries<'_> {
             draft.spot = Spot::Header;
         }
         Ok(())
-    }
-}
-
-/// A string, borrowed from the header unless it holds escapes.
-struct Text;
-
-impl<'de> DeserializeSeed<'de> for Text {
-    type Value = Cow<'de, str>;
-
-    fn deserialize<D: Deserializer<'de>>(self, json: D) -> Result<Self::Value, D::Error> {
-        json.deserialize_str(self)
-    }
-}
-
-impl<'de> Visitor<'de> for Text {
-    type Value = Cow<'de, str>;
-
-    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("a string")
-    }
-
-    fn visit_borrowed_str<E: de::Error>(self, text: &'de str) -> Result<Self::Value, E> {
-        Ok(Cow::Borrowed(text))
-    }
-
-    fn visit_str<E: de::Error>(self, text: &str) -> Result<Self::Value, E> {
-        Ok(Cow::Owned(text.to_owned()))
     }
 }
 
