@@ -10,6 +10,7 @@ use crate::output::Output;
 
 mod completions;
 mod man;
+pub mod race;
 
 /// What to do.
 #[derive(Debug, Subcommand)]

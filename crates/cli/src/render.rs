@@ -5,6 +5,8 @@ pub mod cell;
 pub mod failure;
 pub mod obstacle;
 pub mod progress;
+pub mod race;
+pub mod race_picture;
 pub mod receipt;
 pub mod style;
 pub mod table;

@@ -42,6 +42,16 @@ impl Provenance {
             Self::Assumed(_) => "assumed",
         }
     }
+
+    /// What the number was measured by, read off, published in or assumed for.
+    pub fn detail(&self) -> &str {
+        match self {
+            Self::Measured(detail)
+            | Self::LinkRate(detail)
+            | Self::Catalogue(detail)
+            | Self::Assumed(detail) => detail,
+        }
+    }
 }
 
 /// A rate together with where it comes from.

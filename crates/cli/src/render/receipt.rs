@@ -1,6 +1,6 @@
 //! A receipt on one screen: what was asked, what happened, which way the bytes went, and why.
 
-use crowfly_route::hop::{Class, Counters, Provenance};
+use crowfly_route::hop::{Class, Counters};
 use crowfly_route::obstacle::Obstacle;
 use crowfly_route::receipt::{Receipt, Share, Verification, Visibility};
 use crowfly_route::units::{Bytes, significant};
@@ -47,12 +47,6 @@ fn lines(receipt: &Receipt) -> Block {
     );
     block.line("moved", [moved(receipt).into()]);
     if let Some(ceiling) = &receipt.ceiling {
-        let from = match &ceiling.provenance {
-            Provenance::Measured(from)
-            | Provenance::LinkRate(from)
-            | Provenance::Catalogue(from)
-            | Provenance::Assumed(from) => from,
-        };
         let share = receipt.share_of_ceiling();
         let share = share.map_or(String::new(), |share| format!("{} of ", percent(share)));
         let word = ceiling.provenance.word();
@@ -60,7 +54,7 @@ fn lines(receipt: &Receipt) -> Block {
             "ceiling",
             [
                 format!("{share}{} ", ceiling.rate).into(),
-                Cell::styled(FAINT, format!("({word}: {from})")),
+                Cell::styled(FAINT, format!("({word}: {})", ceiling.provenance.detail())),
             ],
         );
     }
@@ -186,7 +180,7 @@ fn verification(verification: &Verification) -> Vec<Cell> {
 #[cfg(test)]
 mod tests {
     use crowfly_route::hop::{
-        Capacity, Carrier, CpuWork, Crossing, Hop, HostUse, LinkKind, Route, Stop,
+        Capacity, Carrier, CpuWork, Crossing, Hop, HostUse, LinkKind, Provenance, Route, Stop,
     };
     use crowfly_route::place::Place;
     use crowfly_route::policy::Policy;

@@ -1,0 +1,3 @@
+//! `crowfly race [PATH]`.
+
+pub mod standing;
