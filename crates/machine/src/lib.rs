@@ -5,7 +5,9 @@
 //! recorded as said, so that a snapshot someone mails shows what a live look would.
 
 mod capture;
+pub mod residency;
 mod root;
+pub mod usage;
 
 pub use capture::{MAX_CAPTURE_BYTES, Options, capture};
 pub use root::{MAX_ENTRIES, Root, RootError};

@@ -1,3 +1,27 @@
 //! The transfer engine: executes a route and returns a receipt.
+//!
+//! [`Engine::load`] takes pieces of open files and a destination, and gives back a [`Transfer`]
+//! whose [`Transfer::wait`] returns the memory and the [`Receipt`](crowfly_route::receipt::Receipt).
+//! While a transfer runs, its memory belongs to the engine: cancelling or dropping the handle, or a
+//! failure, never frees memory that a device may still write into.
 
 pub mod checkpoint;
+pub mod digest;
+mod engine;
+mod error;
+mod io;
+mod job;
+mod memory;
+mod receipt;
+mod save;
+mod source;
+mod tune;
+mod work;
+mod worker;
+
+pub use engine::{Destination, Engine, Loaded, Piece, Request, Settings, Transfer, Verify};
+pub use error::TransferError;
+pub use job::Sink;
+pub use memory::{BLOCK, HUGE_PAGE, MemoryError, MemoryKind, Region};
+pub use save::SaveRequest;
+pub use source::Source;

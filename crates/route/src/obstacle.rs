@@ -201,6 +201,8 @@ codes! {
     NoPeerMemory = "no-peer-memory",
     /// The peer memory is used up.
     PeerMemoryExhausted = "peer-memory-exhausted",
+    /// The kernel refused DMA between the two devices when it was asked to.
+    PeerDmaRefused = "peer-dma-refused",
     /// The network port is not active.
     PortDown = "port-down",
     // --- the kernel and PCIe

@@ -22,19 +22,31 @@ pub enum Path {
     Peer,
     /// O_DIRECT by io_uring into the caller's or the engine's aligned memory.
     Direct,
-    /// Through the page cache, by mapping or by read.
+    /// Copied out of (or into) the page cache by the kernel.
     Cached,
+    /// The page cache's own pages, mapped: nothing is copied.
+    Mapped,
     /// Portable positioned reads by threads, where io_uring is forbidden; O_DIRECT when possible.
     Threads,
 }
 
 impl Path {
+    /// All paths, straightest first.
+    pub const ALL: [Self; 5] = [
+        Self::Peer,
+        Self::Direct,
+        Self::Threads,
+        Self::Mapped,
+        Self::Cached,
+    ];
+
     /// The word used in flags, tables and JSON.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Peer => "peer",
             Self::Direct => "direct",
             Self::Cached => "cached",
+            Self::Mapped => "mapped",
             Self::Threads => "threads",
         }
     }
@@ -43,6 +55,20 @@ impl Path {
 impl fmt::Display for Path {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.pad(self.as_str())
+    }
+}
+
+/// The text names no path.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("`{0}` is not a path; choose peer, direct, threads, mapped or cached")]
+pub struct UnknownPath(pub String);
+
+impl std::str::FromStr for Path {
+    type Err = UnknownPath;
+
+    fn from_str(text: &str) -> Result<Self, UnknownPath> {
+        let named = Self::ALL.into_iter().find(|path| path.as_str() == text);
+        named.ok_or_else(|| UnknownPath(text.to_owned()))
     }
 }
 

@@ -1,0 +1,622 @@
+//! Setting a transfer up, running it, and handing back memory and receipt.
+
+use std::ops::Range;
+use std::sync::Arc;
+use std::thread::JoinHandle;
+
+use crowfly_machine::usage;
+use crowfly_route::hop::{Candidate, Capacity};
+use crowfly_route::obstacle::{Code, Fix, Obstacle};
+use crowfly_route::place::Place;
+use crowfly_route::policy::Policy;
+use crowfly_route::receipt::{CpuSeconds, Path, Receipt};
+use crowfly_route::units::{Bytes, NumaNode, PciAddress};
+
+use crate::digest::GRID;
+use crate::error::TransferError;
+use crate::io::Direction;
+use crate::io::blocking::Blocking;
+use crate::io::uring::Uring;
+use crate::job::{Job, Landing, Lane, Ledger, Sink};
+use crate::memory::{BLOCK, HUGE_PAGE, Memory, MemoryKind, Region};
+use crate::receipt::{Account, Before};
+use crate::save::Publication;
+use crate::source::Source;
+use crate::tune::Tuner;
+use crate::work::{Chunk, Terms, Way, cut};
+use crate::worker::{Ring, Worker};
+
+/// The most requests that all workers together keep in flight.
+const MAX_LEVEL: usize = 32;
+/// Workers with a ring of their own; more only help when one core cannot submit fast enough.
+const MAX_RINGS: usize = 4;
+/// Workers that block in their requests, where io_uring cannot be used.
+const MAX_BLOCKING: usize = 16;
+/// Threads, stacks and rings, kept free of the buffer budget.
+const OVERHEAD: u64 = 32 << 20;
+
+/// How the engine uses the machine. The defaults measure instead of assuming.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    /// Requests in flight over all workers; found by watching the transfer when `None`.
+    pub depth: Option<usize>,
+    /// Worker threads; from the processors and the way of reading when `None`.
+    pub workers: Option<usize>,
+    /// The most memory that a transfer which keeps nothing may use.
+    pub budget: Bytes,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self {
+            depth: None,
+            workers: None,
+            budget: Bytes(256 << 20),
+        }
+    }
+}
+
+/// A range of bytes of an open file.
+#[derive(Clone, Debug)]
+pub struct Piece {
+    /// The file.
+    pub source: Arc<Source>,
+    /// Byte offsets in it.
+    pub range: Range<u64>,
+}
+
+impl Piece {
+    /// All of a file.
+    pub fn whole(source: Arc<Source>) -> Self {
+        let range = 0..source.size();
+        Self { source, range }
+    }
+}
+
+/// Where the bytes should go.
+#[derive(Clone)]
+pub enum Destination {
+    /// New host memory, on a NUMA node if one is named.
+    Host(Option<NumaNode>),
+    /// Memory that this function publishes for peer-to-peer DMA.
+    Peer(PciAddress),
+    /// Nowhere: the bytes pass through a bounded ring of buffers and are shown to the sink, if any.
+    Transit(Option<Arc<dyn Sink>>),
+}
+
+impl Destination {
+    /// The place as it stands in the receipt.
+    pub fn place(&self) -> Place {
+        match self {
+            Self::Host(node) => Place::Host(*node),
+            Self::Peer(address) => Place::Peer(*address),
+            Self::Transit(_) => Place::Host(None),
+        }
+    }
+}
+
+/// Whether and how the arrived bytes are checked.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Verify {
+    /// Not at all.
+    #[default]
+    No,
+    /// Their checksum is computed where they arrived.
+    Compute,
+    /// It is also compared with a second, independent reading of the source.
+    Compare,
+}
+
+/// What to load.
+pub struct Request {
+    /// How the source is called in the receipt.
+    pub from: Place,
+    /// What to load; each piece becomes one region.
+    pub pieces: Vec<Piece>,
+    /// Where to.
+    pub destination: Destination,
+    /// How far the bytes may stray.
+    pub policy: Policy,
+    /// One engine path for all bytes, to compare; chosen per range when `None`.
+    pub path: Option<Path>,
+    /// Whether to check what arrived.
+    pub verify: Verify,
+    /// The routes considered between the two places, best first, when a topology is known.
+    pub candidates: Vec<Candidate>,
+    /// What the rate is measured against, when the routes know no better.
+    pub ceiling: Option<Capacity>,
+}
+
+impl Request {
+    /// Loads all pieces into host memory by the best way there is.
+    pub fn to_host(from: Place, pieces: Vec<Piece>) -> Self {
+        Self {
+            from,
+            pieces,
+            destination: Destination::Host(None),
+            policy: Policy::Prefer,
+            path: None,
+            verify: Verify::No,
+            candidates: Vec::new(),
+            ceiling: None,
+        }
+    }
+}
+
+/// Loaded memory and what loading it took.
+#[derive(Debug)]
+pub struct Loaded {
+    /// One region for each piece; none in transit.
+    pub regions: Vec<Region>,
+    /// What the transfer did.
+    pub receipt: Receipt,
+}
+
+/// Starts transfers.
+#[derive(Clone, Debug, Default)]
+pub struct Engine {
+    settings: Settings,
+}
+
+impl Engine {
+    /// An engine with these settings.
+    pub const fn new(settings: Settings) -> Self {
+        Self { settings }
+    }
+
+    /// Starts loading.
+    ///
+    /// # Errors
+    /// Before the first byte moves: when the policy allows no open route, a piece lies outside of
+    /// its file, or memory or threads cannot be had.
+    pub fn load(&self, request: Request) -> Result<Transfer, TransferError> {
+        let cpu = usage::this_thread();
+        for piece in &request.pieces {
+            if piece.range.start > piece.range.end || piece.range.end > piece.source.size() {
+                return Err(TransferError::OutOfRange {
+                    path: piece.source.name(),
+                    size: piece.source.size(),
+                    start: piece.range.start,
+                    end: piece.range.end,
+                });
+            }
+        }
+        let mut setup = Ledger::default();
+        let terms = Allowed::by(&request)?;
+        let before = Before::look(&request.pieces);
+        let (lanes, mut regions) = self.landings(&request, &mut setup)?;
+        let mut chunks = Vec::new();
+        for (index, piece) in request.pieces.iter().enumerate() {
+            let cached = |range: &Range<u64>| piece.source.cached(range);
+            let terms = Terms {
+                direct: terms.direct && piece.source.direct().is_some(),
+                cache: terms.cache,
+                map: terms.map,
+                prefer_cache: terms.prefer_cache,
+                cached: &cached,
+            };
+            cut(index, piece.range.clone(), &terms, &mut chunks);
+        }
+        map_pages(&lanes, &mut chunks, &mut regions);
+        let strict = request.policy == Policy::Require;
+        let plan = self.staffing(&request, &chunks);
+        let mut job = Job::new(Direction::Read, lanes, chunks, plan.tuner);
+        job.strict = strict;
+        if let Destination::Transit(sink) = &request.destination {
+            job.sink.clone_from(sink);
+        }
+        if request.verify != Verify::No {
+            job = job.with_digests();
+        }
+        setup.cpu = since(cpu);
+        job.settle(setup);
+        let account = Account {
+            from: request.from,
+            to: request.destination.place(),
+            policy: request.policy,
+            forced: request.path,
+            verify: request.verify,
+            candidates: request.candidates,
+            ceiling: request.ceiling,
+            pieces: request.pieces,
+            before,
+            by_threads: plan.blocking,
+        };
+        let transit = matches!(request.destination, Destination::Transit(_));
+        let ring = transit.then_some(plan.slots);
+        Transfer::start(
+            job,
+            plan.workers,
+            plan.blocking,
+            ring,
+            regions,
+            account,
+            None,
+        )
+    }
+
+    pub(crate) const fn settings(&self) -> &Settings {
+        &self.settings
+    }
+
+    fn landings(
+        &self,
+        request: &Request,
+        setup: &mut Ledger,
+    ) -> Result<(Vec<Lane>, Vec<Region>), TransferError> {
+        let mut regions = Vec::new();
+        let mut lanes = Vec::new();
+        for piece in &request.pieces {
+            let grain = match request.destination {
+                Destination::Host(_) => HUGE_PAGE,
+                _ => BLOCK,
+            } as u64;
+            let origin = piece.range.start / grain * grain;
+            let length = piece.range.end.next_multiple_of(BLOCK as u64) - origin;
+            let landing = match &request.destination {
+                Destination::Transit(_) => Landing::Ring,
+                Destination::Host(node) => Landing::Region {
+                    memory: Memory::host(length as usize, *node)?,
+                    shift: -(origin as i64),
+                },
+                Destination::Peer(address) => Landing::Region {
+                    memory: Memory::peer(*address, length as usize)?,
+                    shift: -(origin as i64),
+                },
+            };
+            if let Landing::Region { memory, .. } = &landing {
+                if let MemoryKind::Host { huge: false, .. } = memory.kind() {
+                    setup.meet(
+                        Obstacle::slows(Code::NoHugePages, "host memory is made of small pages")
+                            .seen("madvise(MADV_HUGEPAGE)", "refused")
+                            .fixed_by(Fix::run(
+                                "Let programs that ask have huge pages.",
+                                "echo madvise > /sys/kernel/mm/transparent_hugepage/enabled",
+                            )),
+                    );
+                }
+                let range =
+                    (piece.range.start - origin) as usize..(piece.range.end - origin) as usize;
+                regions.push(Region::new(Arc::clone(memory), range));
+            }
+            lanes.push(Lane {
+                name: piece.source.name(),
+                buffered: Arc::clone(piece.source.buffered()),
+                direct: piece.source.direct().cloned(),
+                landing,
+            });
+        }
+        Ok((lanes, regions))
+    }
+
+    /// How many workers of which kind, and how many requests they may keep in flight.
+    fn staffing(&self, request: &Request, chunks: &[Chunk]) -> Staffing {
+        let cores = std::thread::available_parallelism().map_or(1, usize::from);
+        let cold_copies = || {
+            let copy = |c: &&Chunk| c.way == Way::Copy;
+            chunks.iter().find(copy).is_some_and(|chunk| {
+                let source = &request.pieces[chunk.piece].source;
+                source
+                    .cached(&chunk.wanted)
+                    .is_none_or(|cached| cached == 0)
+            })
+        };
+        let direct = chunks.iter().any(|c| c.way == Way::Direct);
+        let forced = request.path == Some(Path::Threads);
+        let blocking = forced || (direct && Uring::new(1).is_err()) || (!direct && cold_copies());
+        let most = if blocking {
+            MAX_BLOCKING
+        } else {
+            MAX_RINGS.min(cores)
+        };
+        let workers = self
+            .settings
+            .workers
+            .unwrap_or(most)
+            .clamp(1, 256)
+            .min(chunks.len().max(1));
+        let budget = self.settings.budget.0.saturating_sub(OVERHEAD) / GRID;
+        let limit = (budget as usize).clamp(workers, MAX_LEVEL.max(workers));
+        let limit = if blocking { limit.min(workers) } else { limit };
+        let tuner = match self.settings.depth {
+            Some(depth) => Tuner::fixed(depth.clamp(1, 1024)),
+            // What only touches memory is bound by cores, not by requests in flight.
+            None if !direct && !blocking => Tuner::fixed(workers),
+            None => Tuner::new(limit),
+        };
+        let most_in_flight = self
+            .settings
+            .depth
+            .map_or(limit, |depth| depth.clamp(1, 1024));
+        Staffing {
+            workers,
+            blocking,
+            slots: most_in_flight.div_ceil(workers),
+            tuner,
+        }
+    }
+}
+
+struct Staffing {
+    workers: usize,
+    blocking: bool,
+    /// Ring buffers for each worker.
+    slots: usize,
+    tuner: Tuner,
+}
+
+/// What the policy and a forced path allow.
+struct Allowed {
+    direct: bool,
+    cache: bool,
+    map: bool,
+    prefer_cache: bool,
+}
+
+impl Allowed {
+    fn by(request: &Request) -> Result<Self, TransferError> {
+        let to_host = matches!(request.destination, Destination::Host(_));
+        let to_peer = matches!(request.destination, Destination::Peer(_));
+        let (direct, cache, map, prefer_cache) = match (request.policy, request.path) {
+            (Policy::Require, None | Some(Path::Direct | Path::Threads | Path::Peer)) => {
+                (true, false, false, false)
+            }
+            (_, Some(Path::Peer)) if !to_peer => return Err(refused(request, Vec::new())),
+            (_, Some(Path::Mapped)) if !to_host => return Err(refused(request, Vec::new())),
+            (Policy::Require, Some(Path::Cached)) | (Policy::Socket, _) => {
+                return Err(refused(request, Vec::new()));
+            }
+            (_, Some(Path::Mapped)) => (false, true, true, true),
+            (_, Some(Path::Cached)) | (Policy::Staged, _) => (false, true, false, true),
+            (_, Some(Path::Direct | Path::Threads | Path::Peer)) => (true, true, false, false),
+            // Peer memory is worth the drive's own DMA even when the bytes are cached.
+            (_, _) => (true, true, to_host, !to_peer),
+        };
+        let needs_direct = request.policy == Policy::Require
+            || matches!(request.path, Some(Path::Direct | Path::Peer));
+        if needs_direct {
+            let without = request
+                .pieces
+                .iter()
+                .filter_map(|p| p.source.direct_obstacle());
+            let mut obstacles: Vec<Obstacle> = Vec::new();
+            for obstacle in without {
+                if !obstacles.contains(obstacle) {
+                    obstacles.push(obstacle.clone());
+                }
+            }
+            if !obstacles.is_empty() {
+                return Err(refused(request, obstacles));
+            }
+        }
+        Ok(Self {
+            direct,
+            cache,
+            map,
+            prefer_cache,
+        })
+    }
+}
+
+fn refused(request: &Request, mut obstacles: Vec<Obstacle>) -> TransferError {
+    for candidate in &request.candidates {
+        let blocking = candidate
+            .obstacles
+            .iter()
+            .filter(|o| !obstacles.contains(o));
+        let blocking: Vec<_> = blocking.cloned().collect();
+        obstacles.extend(blocking);
+    }
+    TransferError::Refused {
+        from: Box::new(request.from.clone()),
+        to: Box::new(request.destination.place()),
+        policy: request.policy,
+        obstacles,
+    }
+}
+
+/// Lays the page cache's pages over the memory of runs of chunks that are to be mapped. Where the
+/// file system cannot map, the chunks are copied instead.
+fn map_pages(lanes: &[Lane], chunks: &mut [Chunk], regions: &mut [Region]) {
+    let adjoining =
+        |a: &Chunk, b: &Chunk| (a.piece, a.way, a.wanted.end) == (b.piece, b.way, b.wanted.start);
+    for run in chunks.chunk_by_mut(adjoining) {
+        let (Some(first), Some(last)) = (run.first(), run.last()) else {
+            continue;
+        };
+        if first.way != Way::Map {
+            continue;
+        }
+        let page = BLOCK as u64;
+        let span = first.span(page).start..last.span(page).end;
+        let lane = &lanes[first.piece];
+        let mapped = lane.landing.target(&span).map(|target| {
+            use std::os::fd::AsFd;
+            target.map_file(lane.buffered.as_fd(), span.start)
+        });
+        if let Some(Ok(())) = mapped {
+            regions[first.piece].mark_following();
+        } else {
+            for chunk in run {
+                chunk.way = Way::Copy;
+            }
+        }
+    }
+}
+
+pub(crate) fn since(before: CpuSeconds) -> CpuSeconds {
+    let now = usage::this_thread();
+    CpuSeconds {
+        user: now.user - before.user,
+        system: now.system - before.system,
+    }
+}
+
+/// A running transfer. Dropping it cancels; the memory lives until the devices are done with it.
+pub struct Transfer {
+    job: Arc<Job>,
+    workers: Vec<JoinHandle<()>>,
+    regions: Vec<Region>,
+    account: Option<Account>,
+    publication: Option<Publication>,
+    total: Bytes,
+}
+
+impl Transfer {
+    pub(crate) fn start(
+        job: Job,
+        workers: usize,
+        blocking: bool,
+        ring_slots: Option<usize>,
+        regions: Vec<Region>,
+        account: Account,
+        publication: Option<Publication>,
+    ) -> Result<Self, TransferError> {
+        let total = job
+            .chunks()
+            .iter()
+            .map(|c| Bytes(c.wanted.end - c.wanted.start))
+            .sum();
+        let job = Arc::new(job);
+        let mut transfer = Self {
+            job: Arc::clone(&job),
+            workers: Vec::with_capacity(workers),
+            regions,
+            account: Some(account),
+            publication,
+            total,
+        };
+        for rank in 0..workers {
+            let job = Arc::clone(&job);
+            let body = move || work(&job, (rank, workers), blocking, ring_slots);
+            let spawned = std::thread::Builder::new()
+                .name(format!("crowfly-io-{rank}"))
+                .spawn(body);
+            match spawned {
+                Ok(handle) => transfer.workers.push(handle),
+                Err(_) if rank > 0 => break,
+                Err(source) => {
+                    return Err(TransferError::Setup {
+                        what: "starting a thread",
+                        source,
+                    });
+                }
+            }
+        }
+        Ok(transfer)
+    }
+
+    /// Bytes asked for.
+    pub const fn total(&self) -> Bytes {
+        self.total
+    }
+
+    /// Bytes that have arrived so far.
+    pub fn moved(&self) -> Bytes {
+        Bytes(self.job.moved())
+    }
+
+    /// Whether all workers have ended, so that [`Transfer::wait`] returns at once.
+    pub fn is_finished(&self) -> bool {
+        self.workers.iter().all(JoinHandle::is_finished)
+    }
+
+    /// Asks the workers to stop; [`Transfer::wait`] then answers [`TransferError::Cancelled`].
+    pub fn cancel(&self) {
+        self.job.stop();
+    }
+
+    /// Waits for the end and returns the memory and the receipt.
+    ///
+    /// # Errors
+    /// What went wrong first. No memory is returned then: part of it may hold old bytes.
+    pub fn wait(mut self) -> Result<Loaded, TransferError> {
+        let mut died = false;
+        for worker in self.workers.drain(..) {
+            died |= worker.join().is_err();
+        }
+        let wall = self.job.started.elapsed();
+        if let Some(error) = self.job.failure() {
+            return Err(error);
+        }
+        if died {
+            return Err(TransferError::WorkerDied);
+        }
+        if self.job.moved() != self.total.0 {
+            return Err(TransferError::Cancelled);
+        }
+        if let Some(publication) = self.publication.take() {
+            publication.publish()?;
+        }
+        let account = self.account.take().ok_or(TransferError::WorkerDied)?;
+        let receipt = account.settle(&self.job, wall, self.total)?;
+        Ok(Loaded {
+            regions: std::mem::take(&mut self.regions),
+            receipt,
+        })
+    }
+}
+
+impl Drop for Transfer {
+    fn drop(&mut self) {
+        self.job.stop();
+        for worker in self.workers.drain(..) {
+            let _ = worker.join();
+        }
+    }
+}
+
+/// The body of a worker thread.
+fn work(job: &Job, rank: (usize, usize), blocking: bool, ring_slots: Option<usize>) {
+    let cpu = usage::this_thread();
+    let mut ledger = Ledger::default();
+    let ring = match ring_slots.map(|slots| (slots, Memory::host(slots * GRID as usize, None))) {
+        None => None,
+        Some((slots, Ok(memory))) => Some(Ring::new(memory, slots)),
+        Some((_, Err(error))) => return job.fail(error.into()),
+    };
+    let (mut ledger, workers_cpu) = if blocking {
+        (
+            Worker::new(job, Blocking::default(), rank, ring, ledger).run(),
+            0.0,
+        )
+    } else {
+        let mut ring = ring;
+        let entries = ring_slots
+            .unwrap_or(MAX_LEVEL)
+            .max(job.level())
+            .max(MAX_LEVEL);
+        let mut uring = match Uring::new(entries) {
+            Ok(uring) => uring,
+            Err(source) => {
+                return job.fail(TransferError::Setup {
+                    what: "setting up io_uring",
+                    source,
+                });
+            }
+        };
+        let direct = job.chunks().iter().any(|c| c.way == Way::Direct);
+        if let Some(ring) = ring.as_mut().filter(|_| direct) {
+            match uring.register(ring.targets()) {
+                Ok(()) => ring.mark_registered(),
+                Err(error) => ledger.meet(
+                    Obstacle::slows(
+                        Code::MemlockTooSmall,
+                        "buffers could not be registered with io_uring",
+                    )
+                    .seen("io_uring_register(BUFFERS)", error.to_string())
+                    .fixed_by(
+                        Fix::run("Raise the locked-memory limit.", "ulimit -l unlimited")
+                            .checked_by("ulimit -l"),
+                    ),
+                ),
+            }
+        }
+        let ledger = Worker::new(job, uring, rank, ring, ledger).run();
+        (ledger, usage::io_workers_of_this_thread())
+    };
+    let used = since(cpu);
+    ledger.cpu.user += used.user;
+    ledger.cpu.system += used.system + workers_cpu;
+    job.settle(ledger);
+}

@@ -1,0 +1,164 @@
+//! Why a transfer failed.
+
+use std::io;
+
+use crowfly_route::obstacle::Obstacle;
+use crowfly_route::place::Place;
+
+use crate::memory::MemoryError;
+
+/// Why a transfer failed. Nothing it had written into memory is passed off as loaded.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum TransferError {
+    /// The policy does not allow any route that is open.
+    #[error("no route from {from} to {to} satisfies the policy `{policy}`")]
+    Refused {
+        /// Where the bytes are.
+        from: Box<Place>,
+        /// Where they should go.
+        to: Box<Place>,
+        /// The policy asked for.
+        policy: crowfly_route::policy::Policy,
+        /// What stands in the way of each direct route.
+        obstacles: Vec<Obstacle>,
+    },
+    /// The source is neither a regular file nor a block device.
+    #[error("{path} is {found}, not a file or block device")]
+    NotAFile {
+        /// Its path.
+        path: String,
+        /// What it is.
+        found: &'static str,
+    },
+    /// The source could not be opened.
+    #[error("cannot open {path}: {source}")]
+    Open {
+        /// Its path.
+        path: String,
+        /// The kernel's answer.
+        source: io::Error,
+    },
+    /// A read failed.
+    #[error("cannot read {path} at {offset} ({bytes} bytes): {source}")]
+    Read {
+        /// The file's path.
+        path: String,
+        /// Offset of the request.
+        offset: u64,
+        /// Its length.
+        bytes: u64,
+        /// The device's or file system's answer.
+        source: io::Error,
+    },
+    /// A request was answered short or interrupted too often.
+    #[error("{path} at {offset} made no progress after {attempts} attempts")]
+    Stuck {
+        /// The file's path.
+        path: String,
+        /// Offset of the request.
+        offset: u64,
+        /// How often it was submitted.
+        attempts: u32,
+    },
+    /// The range asked for lies outside of the file.
+    #[error("{path} has {size} bytes; {start}..{end} was asked for")]
+    OutOfRange {
+        /// The file's path.
+        path: String,
+        /// Its size.
+        size: u64,
+        /// First byte asked for.
+        start: u64,
+        /// End of what was asked for.
+        end: u64,
+    },
+    /// The file became shorter while it was read.
+    #[error("{path} became shorter while it was read: it ended before {offset}")]
+    Shrank {
+        /// The file's path.
+        path: String,
+        /// The offset that no longer exists.
+        offset: u64,
+    },
+    /// The file was changed while it was read: the bytes may be torn.
+    #[error("{path} was changed while it was read ({what})")]
+    Changed {
+        /// The file's path.
+        path: String,
+        /// What changed: `size 10 -> 20`, `modification time`.
+        what: String,
+    },
+    /// The destination file could not be written.
+    #[error("cannot write {path} at {offset}: {source}")]
+    Write {
+        /// The file's path.
+        path: String,
+        /// Offset of the request.
+        offset: u64,
+        /// The file system's answer.
+        source: io::Error,
+    },
+    /// The file system is full or the quota used up; nothing was left behind.
+    #[error("no space for {bytes} bytes at {path}: {source}")]
+    NoSpace {
+        /// The file's path.
+        path: String,
+        /// How many bytes were to be written.
+        bytes: u64,
+        /// The file system's answer.
+        source: io::Error,
+    },
+    /// Memory could not be had.
+    #[error(transparent)]
+    Memory(#[from] MemoryError),
+    /// The ring or a thread could not be set up.
+    #[error("cannot set up the transfer: {what}: {source}")]
+    Setup {
+        /// What failed.
+        what: &'static str,
+        /// The kernel's answer.
+        source: io::Error,
+    },
+    /// A worker thread died; its memory was kept until the devices were done with it.
+    #[error("a worker thread of the transfer died")]
+    WorkerDied,
+    /// The bytes at the destination are not those of the source.
+    #[error(
+        "{path}: the bytes at the destination differ from the source (expected {expected}, found {found})"
+    )]
+    Differs {
+        /// The file's path.
+        path: String,
+        /// Checksum of the source.
+        expected: String,
+        /// Checksum of the destination.
+        found: String,
+    },
+    /// The caller cancelled.
+    #[error("the transfer was cancelled")]
+    Cancelled,
+}
+
+impl TransferError {
+    /// A stable code for JSON output and exit status.
+    pub const fn code(&self) -> &'static str {
+        match self {
+            Self::Refused { .. } => "route-refused",
+            Self::NotAFile { .. } => "not-a-file",
+            Self::Open { .. } => "open-failed",
+            Self::Read { .. } => "read-failed",
+            Self::Stuck { .. } => "no-progress",
+            Self::OutOfRange { .. } => "out-of-range",
+            Self::Shrank { .. } => "file-shrank",
+            Self::Changed { .. } => "file-changed",
+            Self::Write { .. } => "write-failed",
+            Self::NoSpace { .. } => "no-space",
+            Self::Memory(error) => error.code(),
+            Self::Setup { .. } => "setup-failed",
+            Self::WorkerDied => "worker-died",
+            Self::Differs { .. } => "data-differs",
+            Self::Cancelled => "cancelled",
+        }
+    }
+}

@@ -1,0 +1,244 @@
+//! One transfer as its workers see it: the chunks to move, where each lands, and what happened.
+
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::ops::Range;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
+
+use crowfly_route::obstacle::Obstacle;
+use crowfly_route::receipt::CpuSeconds;
+
+use crate::error::TransferError;
+use crate::io::Direction;
+use crate::memory::{Memory, MemoryKind, Target};
+use crate::source::Direct;
+use crate::tune::Tuner;
+use crate::work::{Chunk, Way};
+
+/// Sees bytes that pass through without being kept.
+pub trait Sink: Send + Sync {
+    /// Takes `bytes` that lie at `offset` of the request's piece number `piece`. Called from
+    /// several threads, in any order, once for every byte.
+    fn take(&self, piece: usize, offset: u64, bytes: &[u8]);
+}
+
+/// A file as the workers use it.
+pub(crate) struct Lane {
+    pub name: String,
+    pub buffered: Arc<File>,
+    pub direct: Option<Direct>,
+    pub landing: Landing,
+}
+
+/// Where a piece's bytes lie in memory.
+pub(crate) enum Landing {
+    /// In memory, `shift` bytes further than in the file.
+    Region { memory: Arc<Memory>, shift: i64 },
+    /// In a ring of buffers that are used again and again.
+    Ring,
+}
+
+impl Landing {
+    /// The memory for a range of file offsets; `None` for the ring.
+    pub(crate) fn target(&self, span: &Range<u64>) -> Option<Target> {
+        match self {
+            Self::Region { memory, shift } => {
+                let at = |offset: u64| offset.wrapping_add_signed(*shift) as usize;
+                Some(memory.target(at(span.start)..at(span.end)))
+            }
+            Self::Ring => None,
+        }
+    }
+
+    /// Whether the bytes can be read by the CPU without the risk of a signal.
+    pub(crate) fn is_plain(&self) -> bool {
+        match self {
+            Self::Region { memory, .. } => matches!(memory.kind(), MemoryKind::Host { .. }),
+            Self::Ring => true,
+        }
+    }
+}
+
+/// What the workers counted, where it happened.
+#[derive(Debug, Default)]
+pub(crate) struct Ledger {
+    /// Bytes of the request delivered, by way.
+    pub delivered: BTreeMap<Way, u64>,
+    /// Bytes copied by the CPU through a buffer that is not the destination.
+    pub bounced: u64,
+    /// Bytes moved beyond those asked for.
+    pub overread: u64,
+    /// Requests submitted again.
+    pub retries: u64,
+    /// CPU time of the workers.
+    pub cpu: CpuSeconds,
+    /// Obstacles met on the way, each once.
+    pub obstacles: Vec<Obstacle>,
+}
+
+impl Ledger {
+    pub(crate) fn meet(&mut self, obstacle: Obstacle) {
+        if !self
+            .obstacles
+            .iter()
+            .any(|known| known.code == obstacle.code)
+        {
+            self.obstacles.push(obstacle);
+        }
+    }
+
+    fn add(&mut self, other: Self) {
+        for (way, bytes) in other.delivered {
+            *self.delivered.entry(way).or_default() += bytes;
+        }
+        self.bounced += other.bounced;
+        self.overread += other.overread;
+        self.retries += other.retries;
+        self.cpu.user += other.cpu.user;
+        self.cpu.system += other.cpu.system;
+        for obstacle in other.obstacles {
+            self.meet(obstacle);
+        }
+    }
+}
+
+/// One transfer, shared by its workers and its handle.
+pub(crate) struct Job {
+    pub direction: Direction,
+    pub lanes: Vec<Lane>,
+    chunks: Vec<Chunk>,
+    next: AtomicUsize,
+    again: Mutex<Vec<Chunk>>,
+    /// Whether a refused direct request is an error rather than a detour.
+    pub strict: bool,
+    pub sink: Option<Arc<dyn Sink>>,
+    digests: Option<Vec<AtomicU64>>,
+    moved: AtomicU64,
+    stopped: AtomicBool,
+    failure: Mutex<Option<TransferError>>,
+    tuner: Mutex<Tuner>,
+    ledger: Mutex<Ledger>,
+    pub started: Instant,
+}
+
+fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    // A worker that panicked left a consistent value: every update is a single assignment.
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Job {
+    pub(crate) fn new(
+        direction: Direction,
+        lanes: Vec<Lane>,
+        chunks: Vec<Chunk>,
+        tuner: Tuner,
+    ) -> Self {
+        Self {
+            direction,
+            lanes,
+            chunks,
+            next: AtomicUsize::new(0),
+            again: Mutex::default(),
+            strict: false,
+            sink: None,
+            digests: None,
+            moved: AtomicU64::new(0),
+            stopped: AtomicBool::new(false),
+            failure: Mutex::default(),
+            tuner: Mutex::new(tuner),
+            ledger: Mutex::default(),
+            started: Instant::now(),
+        }
+    }
+
+    /// Makes the workers hash every chunk where it landed.
+    pub(crate) fn with_digests(mut self) -> Self {
+        self.digests = Some(self.chunks.iter().map(|_| AtomicU64::new(0)).collect());
+        self
+    }
+
+    pub(crate) fn wants_digests(&self) -> bool {
+        self.digests.is_some()
+    }
+
+    pub(crate) fn record_digest(&self, chunk: usize, hash: u64) {
+        if let Some(slot) = self.digests.as_ref().and_then(|d| d.get(chunk)) {
+            slot.store(hash, Ordering::Relaxed);
+        }
+    }
+
+    /// Digest over all chunks in order, once every one has landed.
+    pub(crate) fn digest(&self) -> Option<u64> {
+        let pieces = self
+            .digests
+            .as_ref()?
+            .iter()
+            .map(|h| h.load(Ordering::Relaxed));
+        Some(crate::digest::whole(pieces))
+    }
+
+    /// The next chunk to move; `None` when none is left or the transfer stopped.
+    pub(crate) fn take(&self) -> Option<Chunk> {
+        if self.stopped() {
+            return None;
+        }
+        if let Some(chunk) = locked(&self.again).pop() {
+            return Some(chunk);
+        }
+        self.chunks
+            .get(self.next.fetch_add(1, Ordering::Relaxed))
+            .cloned()
+    }
+
+    /// Puts a chunk back, to be moved another way.
+    pub(crate) fn put_back(&self, chunk: Chunk) {
+        locked(&self.again).push(chunk);
+    }
+
+    pub(crate) fn chunks(&self) -> &[Chunk] {
+        &self.chunks
+    }
+
+    pub(crate) fn landed(&self, bytes: u64) {
+        self.moved.fetch_add(bytes, Ordering::Relaxed);
+        locked(&self.tuner).completed(self.started.elapsed(), bytes);
+    }
+
+    /// Bytes of the request that have arrived so far.
+    pub(crate) fn moved(&self) -> u64 {
+        self.moved.load(Ordering::Relaxed)
+    }
+
+    /// How many requests all workers together should keep in flight.
+    pub(crate) fn level(&self) -> usize {
+        locked(&self.tuner).level()
+    }
+
+    pub(crate) fn stop(&self) {
+        self.stopped.store(true, Ordering::Relaxed);
+    }
+
+    pub(crate) fn stopped(&self) -> bool {
+        self.stopped.load(Ordering::Relaxed)
+    }
+
+    /// Records the first failure and stops the others.
+    pub(crate) fn fail(&self, error: TransferError) {
+        locked(&self.failure).get_or_insert(error);
+        self.stop();
+    }
+
+    pub(crate) fn failure(&self) -> Option<TransferError> {
+        locked(&self.failure).take()
+    }
+
+    pub(crate) fn settle(&self, ledger: Ledger) {
+        locked(&self.ledger).add(ledger);
+    }
+
+    pub(crate) fn take_ledger(&self) -> Ledger {
+        std::mem::take(&mut *locked(&self.ledger))
+    }
+}

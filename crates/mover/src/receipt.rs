@@ -1,0 +1,383 @@
+//! Settling a transfer's account: from what the workers counted to a receipt, with a look from
+//! outside at the claims that can be checked.
+
+use std::ops::Range;
+use std::os::fd::AsFd;
+use std::time::Duration;
+
+use crowfly_route::hop::{Candidate, Capacity, Carrier, Class, CpuWork, Hop, HostUse, Route, Stop};
+use crowfly_route::obstacle::{Code, Confidence, Fix, Obstacle};
+use crowfly_route::place::Place;
+use crowfly_route::policy::Policy;
+use crowfly_route::receipt::{Path, RECEIPT_SCHEMA, Receipt, Share, Verification, Visibility};
+use crowfly_route::units::Bytes;
+
+use crate::digest;
+use crate::engine::{Piece, Verify};
+use crate::error::TransferError;
+use crate::job::{Job, Ledger};
+use crate::memory::Memory;
+use crate::work::Way;
+
+/// What the page cache held before the transfer, by piece.
+pub(crate) struct Before(Vec<Option<u64>>);
+
+impl Before {
+    pub(crate) fn look(pieces: &[Piece]) -> Self {
+        Self(pieces.iter().map(|p| p.source.cached(&p.range)).collect())
+    }
+}
+
+/// What is needed to write a receipt once the workers are done.
+pub(crate) struct Account {
+    pub from: Place,
+    pub to: Place,
+    pub policy: Policy,
+    pub forced: Option<Path>,
+    pub verify: Verify,
+    pub candidates: Vec<Candidate>,
+    pub ceiling: Option<Capacity>,
+    pub pieces: Vec<Piece>,
+    pub before: Before,
+    pub by_threads: bool,
+}
+
+impl Account {
+    pub(crate) fn settle(
+        self,
+        job: &Job,
+        wall: Duration,
+        requested: Bytes,
+    ) -> Result<Receipt, TransferError> {
+        for piece in &self.pieces {
+            piece.source.unchanged()?;
+        }
+        let mut ledger = job.take_ledger();
+        let through_cache = self.grown(job, &mut ledger);
+        let verification = self.verify(job)?;
+        let mut shares = self.shares(&ledger, through_cache);
+        shares.sort_by_key(|share| std::cmp::Reverse(share.bytes));
+        let path = shares.first().map_or(Path::Direct, |share| share.path);
+        let route = self.route(path);
+        let ceiling = route.ceiling().map(|c| c.capacity).or(self.ceiling.clone());
+        Ok(Receipt {
+            schema: RECEIPT_SCHEMA.into(),
+            policy: self.policy,
+            requested,
+            bounced: Bytes(ledger.bounced + through_cache),
+            overread: Bytes(ledger.overread),
+            retries: ledger.retries,
+            wall_seconds: wall.as_secs_f64(),
+            cpu: ledger.cpu,
+            ceiling,
+            obstacles: self.obstacles(&ledger, &shares),
+            visibility: match &self.to {
+                Place::Peer(_) => Visibility::NotNeeded("the drive's writes to the BAR completed before its completion entry (PCIe ordering)".into()),
+                _ => Visibility::NotNeeded("host memory is coherent with DMA".into()),
+            },
+            verification,
+            shares,
+            route,
+            from: self.from,
+            to: self.to,
+        })
+    }
+
+    /// Bytes of direct reads that went through the page cache after all: some file systems accept
+    /// O_DIRECT and serve it from the cache, which then holds pages it did not hold before.
+    fn grown(&self, job: &Job, ledger: &mut Ledger) -> u64 {
+        let mut through_cache = 0;
+        for (index, (piece, before)) in self.pieces.iter().zip(&self.before.0).enumerate() {
+            let direct: u64 = job
+                .chunks()
+                .iter()
+                .filter(|c| c.piece == index && c.way == Way::Direct)
+                .map(|c| c.wanted.end - c.wanted.start)
+                .sum();
+            let (Some(before), Some(after)) = (before, piece.source.cached(&piece.range)) else {
+                continue;
+            };
+            let grown = after.saturating_sub(*before).min(direct);
+            if direct > 0 && grown > direct / 2 {
+                through_cache += grown;
+                ledger.meet(
+                    Obstacle::blocks(
+                        Code::NoDirectIo,
+                        format!("{} accepted O_DIRECT and read through the page cache", piece.source.path().display()),
+                    )
+                    .seen("cachestat", format!("{before} bytes cached before, {after} after"))
+                    .with_confidence(Confidence::Likely)
+                    .fixed_by(Fix::by_hand(
+                        "Keep the file on a file system that supports O_DIRECT; or another program read it at the same time.",
+                    )),
+                );
+            }
+        }
+        through_cache
+    }
+
+    fn shares(&self, ledger: &Ledger, through_cache: u64) -> Vec<Share> {
+        let mut shares = Vec::new();
+        let reason = |code: Option<Code>| {
+            let met = |code| ledger.obstacles.iter().find(|o: &&Obstacle| o.code == code);
+            let known = code
+                .and_then(met)
+                .or_else(|| met(Code::PeerDmaRefused))
+                .or_else(|| met(Code::NoDirectIo));
+            match (known, self.forced, self.policy) {
+                (Some(obstacle), _, _) => obstacle.summary.clone(),
+                (None, Some(path), _) => format!("path `{path}` was asked for"),
+                (None, None, Policy::Staged) => "policy `staged` was asked for".into(),
+                _ => match self.pieces.iter().find_map(|p| p.source.direct_obstacle()) {
+                    Some(obstacle) => obstacle.summary.clone(),
+                    None => "already in the page cache".into(),
+                },
+            }
+        };
+        for (way, bytes) in &ledger.delivered {
+            let mut bytes = *bytes;
+            let (path, class, because) = match way {
+                Way::Direct => {
+                    let cached = through_cache.min(bytes);
+                    bytes -= cached;
+                    if cached > 0 {
+                        shares.push(Share {
+                            path: Path::Cached,
+                            class: Class::Staged,
+                            bytes: Bytes(cached),
+                            because: Some(reason(Some(Code::NoDirectIo))),
+                        });
+                    }
+                    match (&self.to, self.by_threads) {
+                        (Place::Peer(_), _) => (Path::Peer, Class::Direct, None),
+                        (_, false) => (Path::Direct, Class::Direct, None),
+                        (_, true) if self.forced == Some(Path::Threads) => (
+                            Path::Threads,
+                            Class::Direct,
+                            Some("path `threads` was asked for".into()),
+                        ),
+                        (_, true) => (
+                            Path::Threads,
+                            Class::Direct,
+                            Some("io_uring is not available".into()),
+                        ),
+                    }
+                }
+                Way::Map => (Path::Mapped, Class::Direct, Some(reason(None))),
+                Way::Copy => (Path::Cached, Class::Staged, Some(reason(None))),
+            };
+            if bytes > 0 {
+                shares.push(Share {
+                    path,
+                    class,
+                    bytes: Bytes(bytes),
+                    because,
+                });
+            }
+        }
+        shares
+    }
+
+    /// The route that a path stands for: the candidate that describes it, or a bare one.
+    fn route(&self, path: Path) -> Route {
+        let through_cache = |route: &Route| {
+            let cache = |hop: &Hop| {
+                matches!(
+                    &hop.to,
+                    Stop::Host {
+                        use_: HostUse::PageCache,
+                        ..
+                    }
+                )
+            };
+            route.hops.iter().any(cache)
+        };
+        let fits = |route: &&Route| match path {
+            Path::Cached => through_cache(route) && route.class() == Class::Staged,
+            Path::Mapped => false,
+            _ => route.class() == Class::Direct,
+        };
+        let known = self.candidates.iter().map(|c| &c.route).find(fits);
+        known
+            .cloned()
+            .unwrap_or_else(|| bare_route(path, &self.from, &self.to))
+    }
+
+    fn obstacles(&self, ledger: &Ledger, shares: &[Share]) -> Vec<Obstacle> {
+        let mut all = ledger.obstacles.clone();
+        let mut add = |obstacle: &Obstacle| {
+            if !all.iter().any(|known| known.code == obstacle.code) {
+                all.push(obstacle.clone());
+            }
+        };
+        let detour = shares
+            .iter()
+            .any(|s| s.class != Class::Direct || s.path == Path::Mapped);
+        if detour {
+            self.pieces
+                .iter()
+                .filter_map(|p| p.source.direct_obstacle())
+                .for_each(&mut add);
+        }
+        if detour && self.forced.is_none() && self.policy == Policy::Prefer {
+            let warm: Bytes = shares
+                .iter()
+                .filter(|s| {
+                    s.path != Path::Peer
+                        && s.because.as_deref() == Some("already in the page cache")
+                })
+                .map(|s| s.bytes)
+                .sum();
+            if warm.0 > 0 {
+                add(&Obstacle::blocks(
+                    Code::AlreadyCached,
+                    "reading the drive again would be the detour",
+                )
+                .seen(
+                    "cachestat",
+                    format!("{warm} of the range in the page cache"),
+                ));
+            }
+        }
+        if self.by_threads
+            && self.forced != Some(Path::Threads)
+            && shares.iter().any(|s| s.path == Path::Threads)
+        {
+            add(&Obstacle::slows(Code::NoIoUring, "io_uring is not available to this process")
+                .seen("call:io_uring", crate::io::uring::refusal().unwrap_or_else(|| "answers now".into()))
+                .fixed_by(Fix::run("Allow it, if the machine's policy permits.", "sysctl kernel.io_uring_disabled=0")
+                    .checked_by("sysctl kernel.io_uring_disabled"))
+                .fixed_by(Fix::by_hand("In a container, use a seccomp profile that allows io_uring_setup, io_uring_enter and io_uring_register.")));
+        }
+        for candidate in &self.candidates {
+            candidate.obstacles.iter().for_each(&mut add);
+        }
+        all
+    }
+
+    fn verify(&self, job: &Job) -> Result<Verification, TransferError> {
+        let Some(found) = job.digest().filter(|_| self.verify != Verify::No) else {
+            return Ok(Verification::NotAsked);
+        };
+        let algorithm = digest::ALGORITHM.to_owned();
+        let checksum = format!("{found:016x}");
+        if self.verify == Verify::Compute {
+            return Ok(Verification::Computed {
+                algorithm,
+                checksum,
+            });
+        }
+        let expected = self.read_again(job)?;
+        if expected == found {
+            return Ok(Verification::Matched {
+                algorithm,
+                checksum,
+            });
+        }
+        Err(TransferError::Differs {
+            path: self.from.to_string(),
+            expected: format!("{expected:016x}"),
+            found: checksum,
+        })
+    }
+
+    /// Digest of a second reading by the other way: through the page cache what came directly,
+    /// directly what came out of the page cache.
+    fn read_again(&self, job: &Job) -> Result<u64, TransferError> {
+        let memory = Memory::host(digest::GRID as usize, None)?;
+        let mut hashes = Vec::with_capacity(job.chunks().len());
+        for chunk in job.chunks() {
+            let piece = &self.pieces[chunk.piece];
+            let other = piece.source.direct().filter(|_| chunk.way != Way::Direct);
+            let (file, span): (_, Range<u64>) = match other {
+                Some(direct) => {
+                    let whole = crate::work::Chunk {
+                        way: Way::Direct,
+                        ..chunk.clone()
+                    };
+                    (&direct.file, whole.span(direct.align))
+                }
+                None => (piece.source.buffered(), chunk.wanted.clone()),
+            };
+            let failed = |source| TransferError::Read {
+                path: piece.source.path().display().to_string(),
+                offset: span.start,
+                bytes: span.end - span.start,
+                source,
+            };
+            let lead = (chunk.wanted.start - span.start) as usize;
+            let wanted = (chunk.wanted.end - chunk.wanted.start) as usize;
+            let target = memory.target(0..(span.end - span.start) as usize);
+            let mut got = 0;
+            while got < lead + wanted {
+                let rest = target.part(got, target.len() - got);
+                match rest.read_from(file.as_fd(), span.start + got as u64) {
+                    Ok(0) => {
+                        return Err(TransferError::Shrank {
+                            path: piece.source.path().display().to_string(),
+                            offset: span.start + got as u64,
+                        });
+                    }
+                    Ok(bytes) => got += bytes,
+                    Err(error) if error.raw_os_error() == Some(libc::EINTR) => {}
+                    Err(error) => return Err(failed(error)),
+                }
+            }
+            hashes.push(target.part(lead, wanted).with_bytes(digest::piece));
+        }
+        Ok(digest::whole(hashes))
+    }
+}
+
+/// A path's route when no topology is known: the same hops without named links or rates.
+fn bare_route(path: Path, from: &Place, to: &Place) -> Route {
+    let drive = Stop::Drive {
+        name: "drive".into(),
+    };
+    let numa = match to {
+        Place::Host(node) => *node,
+        _ => None,
+    };
+    let host = |use_| Stop::Host { use_, numa };
+    let end = match to {
+        Place::Peer(address) => Stop::Peer { address: *address },
+        _ => host(HostUse::Application),
+    };
+    let hop = |from: Stop, to: Stop, carrier| Hop {
+        from,
+        to,
+        carrier,
+        crosses: Vec::new(),
+        capacity: None,
+    };
+    let dma = || Carrier::Dma {
+        device: "drive".into(),
+    };
+    let (name, hops) = match path {
+        Path::Cached => (
+            "page-cache",
+            vec![
+                hop(drive, host(HostUse::PageCache), dma()),
+                hop(
+                    host(HostUse::PageCache),
+                    end,
+                    Carrier::Cpu {
+                        work: CpuWork::KernelCopy,
+                    },
+                ),
+            ],
+        ),
+        Path::Mapped => (
+            "page-cache-mapped",
+            vec![hop(drive, host(HostUse::PageCache), dma())],
+        ),
+        Path::Peer => ("peer-to-peer", vec![hop(drive, end, dma())]),
+        _ => ("o-direct", vec![hop(drive, end, dma())]),
+    };
+    Route {
+        name: name.into(),
+        from: from.clone(),
+        to: to.clone(),
+        hops,
+    }
+}

@@ -1,0 +1,221 @@
+//! An open file and what the kernel says about reading it directly.
+
+use std::fs::{File, OpenOptions};
+use std::io::{self, Seek, SeekFrom};
+use std::ops::Range;
+use std::os::fd::{AsFd, AsRawFd};
+use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use crowfly_route::obstacle::{Code, Fix, Obstacle};
+use rustix::fs::{AtFlags, StatxFlags};
+
+use crate::error::TransferError;
+use crate::memory::BLOCK;
+
+/// File systems that live in the page cache: their O_DIRECT, where accepted, is a copy.
+const MEMORY_FILE_SYSTEMS: [(u64, &str); 3] = [
+    (0x0102_1994, "tmpfs"),
+    (0x8584_58f6, "ramfs"),
+    (0x9584_58f6, "hugetlbfs"),
+];
+
+/// A file open for reading, by the page cache and, where the file system allows it, directly.
+#[derive(Debug)]
+pub struct Source {
+    path: PathBuf,
+    size: u64,
+    stamp: Stamp,
+    buffered: Arc<File>,
+    direct: Result<Direct, Box<Obstacle>>,
+}
+
+/// The O_DIRECT side of a file.
+#[derive(Clone, Debug)]
+pub(crate) struct Direct {
+    pub(crate) file: Arc<File>,
+    /// Alignment of offsets and lengths, a power of two.
+    pub(crate) align: u64,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Stamp {
+    size: u64,
+    modified: (i64, i64),
+}
+
+impl Stamp {
+    fn of(file: &File) -> io::Result<Self> {
+        let meta = file.metadata()?;
+        Ok(Self {
+            size: meta.size(),
+            modified: (meta.mtime(), meta.mtime_nsec()),
+        })
+    }
+}
+
+impl Source {
+    /// Opens a regular file or a block device.
+    ///
+    /// # Errors
+    /// When it is something else, does not exist or may not be read. A FIFO never blocks.
+    pub fn open(path: &Path) -> Result<Self, TransferError> {
+        let name = path.display().to_string();
+        let failed = |source| TransferError::Open {
+            path: name.clone(),
+            source,
+        };
+        let open = |flags| {
+            let flags = libc::O_NONBLOCK | libc::O_CLOEXEC | flags;
+            OpenOptions::new().read(true).custom_flags(flags).open(path)
+        };
+        // Looking before opening: opening a device node or a FIFO can have effects of its own.
+        let kind = std::fs::metadata(path).map_err(failed)?.file_type();
+        let found = if kind.is_dir() {
+            Some("a directory")
+        } else if kind.is_fifo() {
+            Some("a FIFO")
+        } else if kind.is_socket() {
+            Some("a socket")
+        } else if kind.is_char_device() {
+            Some("a character device")
+        } else {
+            None
+        };
+        if let Some(found) = found {
+            return Err(TransferError::NotAFile { path: name, found });
+        }
+        let mut buffered = open(0).map_err(failed)?;
+        let stamp = Stamp::of(&buffered).map_err(failed)?;
+        let size = if kind.is_block_device() {
+            buffered.seek(SeekFrom::End(0)).map_err(failed)?
+        } else {
+            stamp.size
+        };
+        let direct = open_direct(&buffered, &name);
+        Ok(Self {
+            path: path.to_owned(),
+            size,
+            stamp,
+            buffered: Arc::new(buffered),
+            direct: direct.map_err(Box::new),
+        })
+    }
+
+    /// The path it was opened by.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Bytes in it when it was opened.
+    pub const fn size(&self) -> u64 {
+        self.size
+    }
+
+    /// Why it cannot be read directly, if it cannot.
+    pub fn direct_obstacle(&self) -> Option<&Obstacle> {
+        self.direct.as_ref().err().map(AsRef::as_ref)
+    }
+
+    pub(crate) fn direct(&self) -> Option<&Direct> {
+        self.direct.as_ref().ok()
+    }
+
+    pub(crate) const fn buffered(&self) -> &Arc<File> {
+        &self.buffered
+    }
+
+    pub(crate) fn name(&self) -> String {
+        self.path.display().to_string()
+    }
+
+    /// Bytes of the range that lie in the page cache; `None` when the kernel does not say.
+    pub fn cached(&self, range: &Range<u64>) -> Option<u64> {
+        let length = range.end.saturating_sub(range.start);
+        crowfly_machine::residency::cached_bytes(self.buffered.as_fd(), range.start, length).ok()
+    }
+
+    /// Asks the kernel to drop the file's clean pages from the page cache.
+    ///
+    /// # Errors
+    /// When the kernel refuses the advice.
+    pub fn drop_cache(&self) -> io::Result<()> {
+        rustix::fs::fadvise(&*self.buffered, 0, None, rustix::fs::Advice::DontNeed)?;
+        Ok(())
+    }
+
+    /// Checks that the file is still what it was when it was opened.
+    pub(crate) fn unchanged(&self) -> Result<(), TransferError> {
+        let path = self.name();
+        let now = Stamp::of(&self.buffered).map_err(|source| TransferError::Open {
+            path: path.clone(),
+            source,
+        })?;
+        if now == self.stamp {
+            Ok(())
+        } else if now.size < self.stamp.size {
+            Err(TransferError::Shrank {
+                path,
+                offset: self.stamp.size,
+            })
+        } else {
+            let what = if now.size == self.stamp.size {
+                "modification time".to_owned()
+            } else {
+                format!("size {} -> {}", self.stamp.size, now.size)
+            };
+            Err(TransferError::Changed { path, what })
+        }
+    }
+}
+
+fn open_direct(buffered: &File, name: &str) -> Result<Direct, Obstacle> {
+    let refused = |at: &str, shows: String| {
+        Obstacle::blocks(
+            Code::NoDirectIo,
+            format!("{name} cannot be read with O_DIRECT"),
+        )
+        .seen(at, shows)
+        .fixed_by(Fix::by_hand(
+            "Keep the file on a file system that supports O_DIRECT, such as ext4 or xfs on NVMe.",
+        ))
+    };
+    if let Ok(stat) = rustix::fs::fstatfs(buffered)
+        && let Some((_, fs)) = MEMORY_FILE_SYSTEMS
+            .iter()
+            .find(|(magic, _)| *magic == stat.f_type as u64 & 0xffff_ffff)
+    {
+        return Err(refused(
+            "statfs",
+            format!("{fs}: files live in the page cache"),
+        ));
+    }
+    let align = match rustix::fs::statx(buffered, "", AtFlags::EMPTY_PATH, StatxFlags::DIOALIGN) {
+        Ok(facts) if facts.stx_mask & StatxFlags::DIOALIGN.bits() != 0 => {
+            match facts.stx_dio_offset_align {
+                0 => {
+                    return Err(refused(
+                        "statx stx_dio_offset_align",
+                        "0: not supported for this file".into(),
+                    ));
+                }
+                align => u64::from(align.max(facts.stx_dio_mem_align)),
+            }
+        }
+        _ => BLOCK as u64,
+    };
+    if !align.is_power_of_two() || align > BLOCK as u64 {
+        return Err(refused("statx stx_dio_offset_align", align.to_string()));
+    }
+    // The same file, whatever its path points to by now.
+    let link = format!("/proc/self/fd/{}", buffered.as_raw_fd());
+    let flags = libc::O_DIRECT | libc::O_NONBLOCK | libc::O_CLOEXEC;
+    match OpenOptions::new().read(true).custom_flags(flags).open(link) {
+        Ok(file) => Ok(Direct {
+            file: Arc::new(file),
+            align,
+        }),
+        Err(error) => Err(refused("open(O_DIRECT)", error.to_string())),
+    }
+}

@@ -1,0 +1,526 @@
+//! The loop that every transfer's threads run: keep requests in flight, finish short ones, retry
+//! interrupted ones, and account for every byte where it landed.
+
+use std::io;
+use std::ops::Range;
+use std::os::fd::AsFd;
+use std::sync::Arc;
+use std::time::Duration;
+
+use crowfly_route::obstacle::{Code, Fix, Obstacle};
+
+use crate::digest;
+use crate::error::TransferError;
+use crate::io::{Direction, Done, Io, Op};
+use crate::job::{Job, Landing, Lane, Ledger};
+use crate::memory::{Relay, Target};
+use crate::work::{Chunk, Way};
+
+/// How often one chunk's request is submitted before it counts as stuck.
+pub(crate) const MAX_ATTEMPTS: u32 = 64;
+/// How long to wait for a completion before looking whether the caller cancelled.
+const PATIENCE: Duration = Duration::from_millis(50);
+/// How long an idle worker of a group sleeps before looking whether it is needed.
+const IDLE: Duration = Duration::from_millis(2);
+
+/// A request that has been submitted.
+struct Flight {
+    chunk: Chunk,
+    span: Range<u64>,
+    /// Bytes of the span that have arrived.
+    got: u64,
+    attempts: u32,
+    /// The ring buffer that holds it, if any.
+    slot: Option<usize>,
+}
+
+/// Buffers for bytes that pass through.
+pub(crate) struct Ring {
+    memory: Arc<crate::memory::Memory>,
+    free: Vec<usize>,
+    registered: bool,
+}
+
+impl Ring {
+    pub(crate) fn new(memory: Arc<crate::memory::Memory>, slots: usize) -> Self {
+        Self {
+            memory,
+            free: (0..slots).rev().collect(),
+            registered: false,
+        }
+    }
+
+    fn slot(&self, slot: usize, length: usize) -> Target {
+        let start = slot * digest::GRID as usize;
+        self.memory.target(start..start + length)
+    }
+
+    /// The buffers, for registering them.
+    pub(crate) fn targets(&self) -> Vec<Target> {
+        let all = 0..self.free.len();
+        all.map(|slot| self.slot(slot, digest::GRID as usize))
+            .collect()
+    }
+
+    pub(crate) fn mark_registered(&mut self) {
+        self.registered = true;
+    }
+}
+
+/// One thread's part in a job.
+pub(crate) struct Worker<'j, I> {
+    job: &'j Job,
+    io: I,
+    /// This worker's number and how many there are.
+    rank: (usize, usize),
+    ring: Option<Ring>,
+    flights: Vec<Option<Flight>>,
+    relay: Option<Relay>,
+    ledger: Ledger,
+}
+
+impl<'j, I: Io> Worker<'j, I> {
+    pub(crate) fn new(
+        job: &'j Job,
+        io: I,
+        rank: (usize, usize),
+        ring: Option<Ring>,
+        ledger: Ledger,
+    ) -> Self {
+        Self {
+            job,
+            io,
+            rank,
+            ring,
+            flights: Vec::new(),
+            relay: None,
+            ledger,
+        }
+    }
+
+    /// Runs until the job has no more chunks, and returns what was counted.
+    pub(crate) fn run(mut self) -> Ledger {
+        let mut done = Vec::new();
+        loop {
+            let more = self.fill();
+            if self.io.in_flight() == 0 {
+                if !more {
+                    break;
+                }
+                std::thread::sleep(IDLE);
+                continue;
+            }
+            if let Err(source) = self.io.wait(PATIENCE, &mut done) {
+                self.job.fail(TransferError::Setup {
+                    what: "waiting for completions",
+                    source,
+                });
+                break;
+            }
+            for completion in done.drain(..) {
+                self.completed(completion);
+            }
+        }
+        self.ledger
+    }
+
+    /// How many requests this worker should have in flight: its share of the level found so far.
+    fn share(&self) -> usize {
+        let (rank, of) = self.rank;
+        let level = self.job.level();
+        level / of + usize::from(rank < level % of)
+    }
+
+    /// Submits until the share is in flight; whether chunks may be left.
+    fn fill(&mut self) -> bool {
+        let share = self.share();
+        loop {
+            if self.io.in_flight() >= share || self.io.room() == 0 {
+                return !self.job.stopped();
+            }
+            if self.ring.as_ref().is_some_and(|ring| ring.free.is_empty()) {
+                return true;
+            }
+            let Some(chunk) = self.job.take() else {
+                return false;
+            };
+            self.begin(chunk);
+        }
+    }
+
+    fn lane(&self, chunk: &Chunk) -> &'j Lane {
+        &self.job.lanes[chunk.piece]
+    }
+
+    fn begin(&mut self, chunk: Chunk) {
+        let lane = self.lane(&chunk);
+        match (chunk.way, &lane.direct) {
+            (Way::Direct, Some(direct)) => {
+                let span = chunk.span(direct.align);
+                let slot = self.ring.as_mut().and_then(|ring| ring.free.pop());
+                self.submit(Flight {
+                    chunk,
+                    span,
+                    got: 0,
+                    attempts: 1,
+                    slot,
+                });
+            }
+            (Way::Map, _) => self.map(chunk),
+            (Way::Direct | Way::Copy, _) => self.copy(chunk),
+        }
+    }
+
+    fn target(&self, lane: &Lane, span: &Range<u64>, slot: Option<usize>) -> Option<Target> {
+        match (&lane.landing, &self.ring, slot) {
+            (Landing::Ring, Some(ring), Some(slot)) => {
+                Some(ring.slot(slot, (span.end - span.start) as usize))
+            }
+            (landing, _, _) => landing.target(span),
+        }
+    }
+
+    fn submit(&mut self, flight: Flight) {
+        let lane = self.lane(&flight.chunk);
+        let target = self.target(lane, &flight.span, flight.slot);
+        let (Some(direct), Some(target)) = (&lane.direct, target) else {
+            unreachable!("a direct flight has an O_DIRECT file and memory");
+        };
+        let registered = match (&self.ring, flight.slot) {
+            (Some(ring), Some(slot)) if ring.registered => u16::try_from(slot).ok(),
+            _ => None,
+        };
+        let (file, offset, got) = (
+            Arc::clone(&direct.file),
+            flight.span.start + flight.got,
+            flight.got,
+        );
+        let token = match self.flights.iter().position(Option::is_none) {
+            Some(token) => token,
+            None => {
+                self.flights.push(None);
+                self.flights.len() - 1
+            }
+        };
+        self.flights[token] = Some(flight);
+        self.io.submit(Op {
+            direction: self.job.direction,
+            file,
+            offset,
+            target: target.skip(got as usize),
+            registered,
+            token,
+        });
+    }
+
+    fn completed(&mut self, done: Done) {
+        let Some(mut flight) = self.flights.get_mut(done.op.token).and_then(Option::take) else {
+            return;
+        };
+        drop(done.op);
+        match done.result {
+            Ok(bytes) => {
+                let before = flight.got;
+                flight.got += bytes as u64;
+                let lane = self.lane(&flight.chunk);
+                let align = lane.direct.as_ref().map_or(1, |d| d.align);
+                let needed = match self.job.direction {
+                    Direction::Read => flight.chunk.wanted.end - flight.span.start,
+                    Direction::Write => flight.span.end - flight.span.start,
+                };
+                if flight.got >= needed {
+                    return self.arrived(flight);
+                }
+                let offset = flight.span.start + flight.got;
+                flight.got = flight.got / align * align;
+                if flight.got > before {
+                    self.again(flight);
+                } else {
+                    // Less than a block: the file ends here.
+                    self.give_up(flight, self.ended(lane, offset));
+                }
+            }
+            Err(libc::EINTR | libc::EAGAIN) => self.again(flight),
+            Err(error) => self.refused(flight, error),
+        }
+    }
+
+    fn ended(&self, lane: &Lane, offset: u64) -> TransferError {
+        match self.job.direction {
+            Direction::Read => TransferError::Shrank {
+                path: lane.name.clone(),
+                offset,
+            },
+            Direction::Write => TransferError::Write {
+                path: lane.name.clone(),
+                offset,
+                source: io::Error::from(io::ErrorKind::WriteZero),
+            },
+        }
+    }
+
+    fn again(&mut self, mut flight: Flight) {
+        if self.job.stopped() {
+            self.release(flight.slot);
+        } else if flight.attempts >= MAX_ATTEMPTS {
+            let error = TransferError::Stuck {
+                path: self.lane(&flight.chunk).name.clone(),
+                offset: flight.span.start + flight.got,
+                attempts: flight.attempts,
+            };
+            self.give_up(flight, error);
+        } else {
+            flight.attempts += 1;
+            self.ledger.retries += 1;
+            self.submit(flight);
+        }
+    }
+
+    /// A request came back with an error that repeating will not change.
+    fn refused(&mut self, flight: Flight, error: i32) {
+        let lane = self.lane(&flight.chunk);
+        let offset = flight.span.start + flight.got;
+        let not_this_way = matches!(error, libc::EINVAL | libc::EOPNOTSUPP | libc::EREMOTEIO);
+        let obstacle = not_this_way.then(|| refusal(lane, self.job.direction, error));
+        match obstacle {
+            Some(obstacle) if !self.job.strict => {
+                self.ledger.meet(obstacle);
+                self.ledger.retries += 1;
+                self.release(flight.slot);
+                self.job.put_back(Chunk {
+                    way: Way::Copy,
+                    ..flight.chunk
+                });
+            }
+            Some(obstacle) => {
+                self.ledger.meet(obstacle);
+                let error = failed(lane, self.job.direction, offset, &flight.span, error);
+                self.give_up(flight, error);
+            }
+            None => {
+                let error = failed(lane, self.job.direction, offset, &flight.span, error);
+                self.give_up(flight, error);
+            }
+        }
+    }
+
+    fn give_up(&mut self, flight: Flight, error: TransferError) {
+        self.release(flight.slot);
+        self.job.fail(error);
+    }
+
+    fn release(&mut self, slot: Option<usize>) {
+        if let (Some(ring), Some(slot)) = (&mut self.ring, slot) {
+            ring.free.push(slot);
+        }
+    }
+
+    /// A direct request has delivered all that was wanted.
+    fn arrived(&mut self, flight: Flight) {
+        let wanted = flight.chunk.wanted.end - flight.chunk.wanted.start;
+        self.ledger.overread += flight.got.saturating_sub(wanted);
+        let lane = self.lane(&flight.chunk);
+        if let Some(target) = self.target(lane, &flight.span, flight.slot) {
+            let lead = (flight.chunk.wanted.start - flight.span.start) as usize;
+            let target = target.part(lead, wanted as usize);
+            self.landed(&flight.chunk, &target);
+        }
+        self.release(flight.slot);
+    }
+
+    /// The page cache's pages are the destination already; bring them in.
+    fn map(&mut self, chunk: Chunk) {
+        let lane = self.lane(&chunk);
+        let span = chunk.span(crate::memory::BLOCK as u64);
+        let Some(target) = lane.landing.target(&span) else {
+            return self.copy(chunk);
+        };
+        match target.populate() {
+            Ok(()) => {
+                let lead = (chunk.wanted.start - span.start) as usize;
+                let wanted = target.part(lead, (chunk.wanted.end - chunk.wanted.start) as usize);
+                self.landed(&chunk, &wanted);
+            }
+            Err(error) if error.raw_os_error() == Some(libc::EFAULT) => {
+                self.job.fail(TransferError::Shrank {
+                    path: lane.name.clone(),
+                    offset: chunk.wanted.start,
+                });
+            }
+            // A kernel before 5.14: the copy lands in private pages over the mapping.
+            Err(_) => self.copy(Chunk {
+                way: Way::Copy,
+                ..chunk
+            }),
+        }
+    }
+
+    /// Moves a chunk by kernel copies between the page cache and the destination.
+    fn copy(&mut self, chunk: Chunk) {
+        let chunk = Chunk {
+            way: Way::Copy,
+            ..chunk
+        };
+        let lane = self.lane(&chunk);
+        let slot = self.ring.as_mut().and_then(|ring| ring.free.pop());
+        let Some(target) = self.target(lane, &chunk.wanted, slot) else {
+            return self.job.fail(TransferError::WorkerDied);
+        };
+        let length = chunk.wanted.end - chunk.wanted.start;
+        let (mut got, mut attempts) = (0, 0);
+        while got < length && !self.job.stopped() {
+            let offset = chunk.wanted.start + got;
+            let rest = target.part(got as usize, (length - got) as usize);
+            let result = match self.job.direction {
+                Direction::Read => rest.read_from(lane.buffered.as_fd(), offset),
+                Direction::Write => rest.write_to(lane.buffered.as_fd(), offset),
+            };
+            match result {
+                Ok(0) => self.job.fail(self.ended(lane, offset)),
+                Ok(bytes) => {
+                    got += bytes as u64;
+                    self.ledger.retries += u64::from(got < length);
+                }
+                Err(error) => match error.raw_os_error() {
+                    Some(libc::EINTR | libc::EAGAIN) if attempts < MAX_ATTEMPTS => {
+                        attempts += 1;
+                        self.ledger.retries += 1;
+                    }
+                    code => {
+                        let code = code.unwrap_or(libc::EIO);
+                        self.job.fail(failed(
+                            lane,
+                            self.job.direction,
+                            offset,
+                            &chunk.wanted,
+                            code,
+                        ));
+                    }
+                },
+            }
+        }
+        if got == length {
+            self.ledger.bounced += length;
+            self.landed(&chunk, &target);
+        }
+        self.release(slot);
+    }
+
+    /// Counts a chunk whose bytes are all in place, and shows them to whoever asked.
+    fn landed(&mut self, chunk: &Chunk, target: &Target) {
+        if (self.job.wants_digests() || self.job.sink.is_some())
+            && let Err(source) = self.look(chunk, target)
+        {
+            let lane = self.lane(chunk);
+            let error = source.raw_os_error().unwrap_or(libc::EIO);
+            return self.job.fail(failed(
+                lane,
+                Direction::Read,
+                chunk.wanted.start,
+                &chunk.wanted,
+                error,
+            ));
+        }
+        let bytes = target.len() as u64;
+        *self.ledger.delivered.entry(chunk.way).or_default() += bytes;
+        self.job.landed(bytes);
+    }
+
+    fn look(&mut self, chunk: &Chunk, target: &Target) -> io::Result<()> {
+        let job = self.job;
+        let offset = chunk.wanted.start;
+        if self.lane(chunk).landing.is_plain() && chunk.way != Way::Map {
+            target.with_bytes(|bytes| {
+                if let Some(sink) = &job.sink {
+                    sink.take(chunk.piece, offset, bytes);
+                }
+                if job.wants_digests() {
+                    job.record_digest(chunk.index, digest::piece(bytes));
+                }
+            });
+            return Ok(());
+        }
+        let relay = match &mut self.relay {
+            Some(relay) => relay,
+            empty => empty.insert(Relay::new()?),
+        };
+        let mut hash = digest::Running::default();
+        let mut done = 0;
+        while done < target.len() {
+            let step = Relay::SIZE.min(target.len() - done);
+            relay.bytes_of(&target.part(done, step), |bytes| {
+                if let Some(sink) = &job.sink {
+                    sink.take(chunk.piece, offset + done as u64, bytes);
+                }
+                hash.update(bytes);
+            })?;
+            done += step;
+        }
+        job.record_digest(chunk.index, hash.finish());
+        Ok(())
+    }
+}
+
+fn failed(
+    lane: &Lane,
+    direction: Direction,
+    offset: u64,
+    span: &Range<u64>,
+    error: i32,
+) -> TransferError {
+    let source = io::Error::from_raw_os_error(error);
+    let path = lane.name.clone();
+    let bytes = span.end - span.start;
+    match (direction, error) {
+        (Direction::Write, libc::ENOSPC | libc::EDQUOT) => TransferError::NoSpace {
+            path,
+            bytes,
+            source,
+        },
+        (Direction::Write, _) => TransferError::Write {
+            path,
+            offset,
+            source,
+        },
+        (Direction::Read, _) => TransferError::Read {
+            path,
+            offset,
+            bytes,
+            source,
+        },
+    }
+}
+
+/// The obstacle behind a refused direct request.
+fn refusal(lane: &Lane, direction: Direction, error: i32) -> Obstacle {
+    let call = match direction {
+        Direction::Read => "read(O_DIRECT)",
+        Direction::Write => "write(O_DIRECT)",
+    };
+    let answer = io::Error::from_raw_os_error(error).to_string();
+    if lane.landing.is_plain() {
+        return Obstacle::blocks(
+            Code::NoDirectIo,
+            format!("{} refused a direct request", lane.name),
+        )
+        .seen(call, answer)
+        .fixed_by(Fix::by_hand(
+            "Keep the file on a file system that supports O_DIRECT.",
+        ));
+    }
+    Obstacle::blocks(
+        Code::PeerDmaRefused,
+        format!(
+            "the kernel refused DMA between the drive of {} and the peer memory",
+            lane.name
+        ),
+    )
+    .seen(call, answer)
+    .fixed_by(Fix::run(
+        "See which bridge, IOMMU or host bridge stands between the two devices.",
+        "crowfly route FILE peer:ADDRESS",
+    ))
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,217 @@
+//! The production worker against a device with seeded faults.
+
+use std::fs::File;
+use std::io::Write;
+
+use super::*;
+use crate::io::fake::{Faults, Faulty};
+use crate::memory::{BLOCK, Memory, Region};
+use crate::source::Direct;
+use crate::tune::Tuner;
+use crate::work::{Terms, cut};
+
+const LENGTH: u64 = 5 * digest::GRID + 1234;
+/// Seeds run by the ordinary tests; each is another order, another set of faults.
+const SEEDS: u64 = 200;
+
+fn content() -> Vec<u8> {
+    (0..LENGTH)
+        .map(|i| (i.wrapping_mul(2654435761) >> 13) as u8)
+        .collect()
+}
+
+fn file(bytes: &[u8]) -> Arc<File> {
+    let mut file = tempfile::tempfile().expect("a temporary file");
+    file.write_all(bytes).expect("12 MB fit");
+    Arc::new(file)
+}
+
+struct Outcome {
+    job: Arc<Job>,
+    region: Region,
+    ledger: Ledger,
+}
+
+/// Reads the whole file through a faulty device, by the production worker.
+fn read(file: &Arc<File>, faults: Faults, strict: bool) -> Outcome {
+    let memory = Memory::host(LENGTH as usize, None).expect("12 MB");
+    let lane = Lane {
+        name: "disk".into(),
+        buffered: Arc::clone(file),
+        direct: Some(Direct {
+            file: Arc::clone(file),
+            align: 512,
+        }),
+        landing: Landing::Region {
+            memory: Arc::clone(&memory),
+            shift: 0,
+        },
+    };
+    let terms = Terms {
+        direct: true,
+        cache: true,
+        map: false,
+        prefer_cache: false,
+        cached: &|_| None,
+    };
+    let mut chunks = Vec::new();
+    cut(0, 0..LENGTH, &terms, &mut chunks);
+    let mut job = Job::new(Direction::Read, vec![lane], chunks, Tuner::fixed(4)).with_digests();
+    job.strict = strict;
+    let job = Arc::new(job);
+    let ledger = Worker::new(
+        &job,
+        Faulty::new(faults, 4),
+        (0, 1),
+        None,
+        Ledger::default(),
+    )
+    .run();
+    let region = Region::new(memory, 0..LENGTH as usize);
+    Outcome {
+        job,
+        region,
+        ledger,
+    }
+}
+
+#[test]
+fn given_any_seed_of_short_interrupted_and_reordered_answers_the_bytes_are_right() {
+    let bytes = content();
+    let file = file(&bytes);
+    let pieces =
+        digest::grid(0..LENGTH).map(|r| digest::piece(&bytes[r.start as usize..r.end as usize]));
+    let expected = digest::whole(pieces);
+    for seed in 0..SEEDS {
+        let faults = Faults {
+            seed,
+            short_one_in: 2,
+            interrupted_one_in: 3,
+            busy_one_in: 5,
+            ..Faults::default()
+        };
+        let out = read(&file, faults, true);
+        assert!(out.job.failure().is_none(), "seed {seed}");
+        assert!(out.region.as_slice() == Some(&bytes[..]), "seed {seed}");
+        assert_eq!(out.job.digest(), Some(expected), "seed {seed}");
+        assert_eq!(
+            out.ledger.delivered.values().sum::<u64>(),
+            LENGTH,
+            "seed {seed}"
+        );
+        assert!(out.ledger.retries > 0, "seed {seed}");
+        assert_eq!(out.ledger.bounced, 0, "seed {seed}");
+    }
+}
+
+#[test]
+fn given_a_bad_sector_the_read_fails_with_its_place_and_nothing_is_passed_off_as_loaded() {
+    let file = file(&content());
+    for seed in 0..20 {
+        let faults = Faults {
+            seed,
+            error_at: Some((3 * digest::GRID + 7, libc::EIO)),
+            ..Faults::default()
+        };
+        let out = read(&file, faults, false);
+        let error = out.job.failure().expect("the sector is bad");
+        assert_eq!(error.code(), "read-failed");
+        assert!(
+            error
+                .to_string()
+                .contains(&format!("disk at {}", 3 * digest::GRID)),
+            "{error}"
+        );
+        assert!(out.job.moved() < LENGTH);
+    }
+}
+
+#[test]
+fn given_a_device_that_only_ever_says_again_the_transfer_ends() {
+    let faults = Faults {
+        always: Some(libc::EAGAIN),
+        ..Faults::default()
+    };
+    let error = read(&file(&content()), faults, false)
+        .job
+        .failure()
+        .expect("no progress");
+    assert_eq!(error.code(), "no-progress");
+}
+
+#[test]
+fn given_a_file_system_that_refuses_direct_reads_preferring_detours_with_the_reason_and_requiring_fails()
+ {
+    let bytes = content();
+    let file = file(&bytes);
+    for errno in [libc::EINVAL, libc::EOPNOTSUPP, libc::EREMOTEIO] {
+        let faults = Faults {
+            always: Some(errno),
+            ..Faults::default()
+        };
+        let prefer = read(&file, faults, false);
+        assert!(prefer.job.failure().is_none());
+        assert!(prefer.region.as_slice() == Some(&bytes[..]));
+        assert_eq!(prefer.ledger.delivered.get(&Way::Copy), Some(&LENGTH));
+        assert_eq!(prefer.ledger.bounced, LENGTH);
+        assert_eq!(prefer.ledger.obstacles[0].code, Code::NoDirectIo);
+        let require = read(&file, faults, true);
+        assert_eq!(
+            require.job.failure().expect("required").code(),
+            "read-failed"
+        );
+        assert_eq!(require.ledger.delivered.values().sum::<u64>(), 0);
+    }
+}
+
+#[test]
+fn given_a_file_that_ends_early_the_read_fails_at_that_offset() {
+    for end in [0, 512, digest::GRID, 2 * digest::GRID + 777, LENGTH - 1] {
+        let faults = Faults {
+            ends_at: Some(end),
+            ..Faults::default()
+        };
+        let error = read(&file(&content()), faults, false)
+            .job
+            .failure()
+            .expect("it ended");
+        assert_eq!(error.code(), "file-shrank", "{end}");
+    }
+}
+
+#[test]
+fn given_a_full_disk_the_write_fails_with_no_space() {
+    let memory = Memory::host(BLOCK, None).expect("a block");
+    let file = file(&[]);
+    let lane = Lane {
+        name: "out".into(),
+        buffered: Arc::clone(&file),
+        direct: Some(Direct { file, align: 512 }),
+        landing: Landing::Region { memory, shift: 0 },
+    };
+    let chunk = Chunk {
+        piece: 0,
+        index: 0,
+        wanted: 0..100,
+        way: Way::Direct,
+    };
+    let job = Job::new(Direction::Write, vec![lane], vec![chunk], Tuner::fixed(1));
+    let faults = Faults {
+        always: Some(libc::ENOSPC),
+        ..Faults::default()
+    };
+    Worker::new(
+        &job,
+        Faulty::new(faults, 1),
+        (0, 1),
+        None,
+        Ledger::default(),
+    )
+    .run();
+    let error = job.failure().expect("the disk is full");
+    assert_eq!(
+        (error.code(), error.to_string().contains("out")),
+        ("no-space", true),
+        "{error}"
+    );
+}
