@@ -13,6 +13,8 @@
 //! 6. [`policy`], [`receipt`]: what was asked, and what a transfer really did.
 #![forbid(unsafe_code)]
 
+#[cfg(any(test, feature = "fixtures"))]
+pub mod fixture;
 pub mod hop;
 pub mod obstacle;
 pub mod place;

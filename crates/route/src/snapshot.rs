@@ -12,7 +12,9 @@
 //! | `limit:memlock`, `limit:nofile` | a soft resource limit, in bytes or descriptors, or `unlimited` |
 //! | `uname:release`, `uname:machine` | the kernel's version and the architecture |
 //! | `library:libcuda.so.1` | the version or path a library answered with; absent when it does not load |
-//! | `nvml:0/name` | NVML's answer for a GPU |
+//! | `nvml:0/name` | NVML's answer for a GPU; `nvml:0/bus_id` says which PCI function it is |
+//! | `nvml:0/memory`, `nvml:0/compute_capability`, `nvml:0/performance_state` | bytes; `9.0`; `0` (fastest) to `15` |
+//! | `nvml:0/nvlink/3/state`, `…/remote_bus_id`, `…/remote_type` | `active` or `inactive`; the PCI address at the other end; `gpu`, `switch` or `npu` |
 //! | `call:io_uring` | what the kernel answered to a harmless call |
 //!
 //! A key that is missing was *not looked at*, which is not the same as *absent*.
@@ -167,10 +169,10 @@ impl Snapshot {
     }
 
     /// Observations whose key starts with `prefix`, in key order.
-    pub fn under<'a>(
+    pub fn under<'a, 'p>(
         &'a self,
-        prefix: &'a str,
-    ) -> impl Iterator<Item = (&'a str, &'a Observation)> {
+        prefix: &'p str,
+    ) -> impl Iterator<Item = (&'a str, &'a Observation)> + use<'a, 'p> {
         self.observations
             .range::<str, _>((Bound::Included(prefix), Bound::Unbounded))
             .map(|(k, v)| (k.as_str(), v))

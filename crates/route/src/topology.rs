@@ -1,7 +1,10 @@
 //! The graph decoded from a snapshot: NUMA nodes, root complexes, PCIe switches and links, GPUs,
 //! NICs, drives, file systems, NVLink and xGMI.
 //!
-//! Decoding is pure and total: one odd device becomes a [`Oddity`], never an early exit.
+//! Decoding is pure and total: one odd device becomes an [`Oddity`], never an early exit.
+//!
+//! [`Topology::from_snapshot`] decodes a machine's own observations; `crates/route/src/topology/decode`
+//! has one file per kind of device, each of which lists the keys it reads.
 
 use std::collections::BTreeMap;
 
@@ -9,9 +12,16 @@ use serde::{Deserialize, Serialize};
 
 use crate::units::{Bytes, BytesPerSecond, NumaNode, PciAddress};
 
+mod config_space;
+mod decode;
+mod hierarchy;
 pub mod pcie;
+mod storage;
 
-pub use pcie::{AcsState, PciDevice, PcieGeneration, PcieLink, PcieSpeed, RootComplex};
+pub use pcie::{
+    AcsState, AerTotals, PciDevice, PcieGeneration, PcieLink, PcieSpeed, PeerMemory, PortKind,
+    RootComplex,
+};
 
 /// The graph of one machine.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -30,7 +40,8 @@ pub struct Topology {
     pub drives: Vec<Drive>,
     /// Block devices by name, with what they are made of.
     pub blocks: BTreeMap<String, BlockDevice>,
-    /// Mounted file systems, in mount order (a later one hides an earlier one at the same point).
+    /// Mounted file systems that can be reached by their path, in mount order. Mounts that later
+    /// ones cover are left out.
     pub mounts: Vec<Mount>,
     /// Links between GPUs that are not PCIe.
     pub gpu_links: Vec<GpuLink>,
@@ -70,6 +81,8 @@ pub struct NumaInfo {
     pub node: NumaNode,
     /// Its CPUs in the kernel's list form, `0-31,64-95`; empty for memory-only nodes.
     pub cpus: String,
+    /// The CPU package it is part of; `None` for memory-only nodes and where nobody said.
+    pub socket: Option<u32>,
     /// Its memory.
     pub memory: Option<Bytes>,
     /// Distances to the nodes in number order, 10 being local.
@@ -91,6 +104,8 @@ pub struct Gpu {
     pub bar: Option<Bytes>,
     /// Compute capability (NVIDIA), `9.0`.
     pub compute_capability: Option<String>,
+    /// Performance state (NVIDIA): 0 is the fastest, 8 and more are idle.
+    pub performance_state: Option<u8>,
 }
 
 /// Who made a GPU.
@@ -205,8 +220,11 @@ pub enum DriveTransport {
 pub struct BlockDevice {
     /// `259:0`.
     pub number: Option<String>,
-    /// What kind: `disk`, `partition`, `md raid0`, `dm linear`, `loop`, `zram`.
+    /// What kind: `disk`, `partition`, `md raid0`, `dm lvm`, `dm crypt`, `dm multipath`,
+    /// `dm partition`, `dm`, `loop`, `virtual`.
     pub kind: String,
+    /// Device-mapper name: `vg-data` of `/dev/mapper/vg-data`.
+    pub mapped_name: Option<String>,
     /// The block devices directly below; empty for a disk.
     pub below: Vec<String>,
     /// Size.
@@ -217,7 +235,7 @@ pub struct BlockDevice {
     pub max_request: Option<Bytes>,
     /// The most segments a request may have.
     pub max_segments: Option<u32>,
-    /// Whether the queue takes requests with peer-to-peer pages; `None` when not shown.
+    /// Whether it joins several paths to one drive (NVMe native multipath, dm-multipath).
     pub multipath: bool,
 }
 
@@ -232,7 +250,7 @@ pub struct Mount {
     pub source: String,
     /// Mount and superblock options.
     pub options: Vec<String>,
-    /// Device number of its files, `253:1`.
+    /// Device number of its files, `253:1`; empty where the source does not say.
     pub device: String,
 }
 
@@ -259,6 +277,19 @@ pub enum GpuLinkKind {
     NvLink,
     /// AMD's xGMI.
     Xgmi,
+}
+
+/// Rate of one NVLink in one direction, by compute capability: NVLink 1 to 5 as NVIDIA publishes
+/// them for each architecture (GA10x has slower lanes than GA100); `None` where it has none.
+pub(crate) fn nvlink_rate(compute_capability: &str) -> Option<BytesPerSecond> {
+    let gigabytes = match compute_capability {
+        "6.0" => 20.0,
+        "7.0" | "7.2" | "7.5" | "8.0" | "9.0" => 25.0,
+        "8.6" => 14.0625,
+        "10.0" | "10.3" => 50.0,
+        _ => return None,
+    };
+    Some(BytesPerSecond::gb(gigabytes))
 }
 
 /// Something that could not be decoded.

@@ -2,6 +2,7 @@
 
 use std::fmt;
 
+use pci_ids::FromId;
 use serde::{Deserialize, Serialize};
 
 use crate::units::{Bytes, BytesPerSecond, NumaNode, PciAddress};
@@ -36,8 +37,13 @@ pub struct PciDevice {
     pub driver: Option<String>,
     /// NUMA node; `None` when the firmware does not say (`-1`).
     pub numa: Option<NumaNode>,
-    /// The link above this function; `None` for functions integrated in the root complex.
+    /// What a bridge is in the PCIe hierarchy; `None` for functions that are no bridge.
+    pub port: Option<PortKind>,
+    /// The link above this function; `None` for functions integrated in the root complex, for
+    /// root ports, and for the ports of a switch that its internal bus connects.
     pub link: Option<PcieLink>,
+    /// Power state as the kernel prints it: `D0`, `D3hot`, `D3cold`.
+    pub power_state: Option<String>,
     /// Access Control Services of this port.
     pub acs: AcsState,
     /// Memory BARs: index and size.
@@ -60,11 +66,53 @@ pub struct PciDevice {
     pub aer: Option<AerTotals>,
 }
 
+/// Class code of a function that told none.
+pub(super) const UNCLASSIFIED: u32 = 0;
+/// Class code of a PCI-to-PCI bridge.
+pub(super) const BRIDGE: u32 = 0x06_0400;
+
+pub(super) const fn is_bridge(class: u32) -> bool {
+    class >> 8 == BRIDGE >> 8
+}
+
+/// Names of a vendor and its device from the PCI id list, as far as listed.
+pub(super) fn name(vendor: u16, device: u16) -> String {
+    match (
+        pci_ids::Vendor::from_id(vendor),
+        pci_ids::Device::from_vid_pid(vendor, device),
+    ) {
+        (Some(vendor), Some(device)) => format!("{} {}", vendor.name(), device.name()),
+        (Some(vendor), None) => format!("{} device {device:04x}", vendor.name()),
+        (None, _) => format!("device {vendor:04x}:{device:04x}"),
+    }
+}
+
 impl PciDevice {
     /// Whether this is a PCI-to-PCI bridge (root port, switch port).
     pub const fn is_bridge(&self) -> bool {
-        self.class >> 8 == 0x0604
+        is_bridge(self.class)
     }
+
+    /// Base class and subclass, `0x0302`.
+    pub const fn subclass(&self) -> u32 {
+        self.class >> 8
+    }
+}
+
+/// What a PCI-to-PCI bridge is in the PCIe hierarchy.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum PortKind {
+    /// A port of the root complex; its link is the one below it.
+    Root,
+    /// The port of a switch that faces the CPU; its link is the one above it.
+    Upstream,
+    /// A port of a switch that faces the devices; its link is the one below it.
+    Downstream,
+    /// A whole switch as one node, as NCCL's topology files fold it.
+    Switch,
+    /// A bridge to conventional PCI.
+    Conventional,
 }
 
 /// Memory that a function publishes for peer-to-peer DMA.
@@ -169,6 +217,17 @@ pub struct PcieSpeed {
 }
 
 impl PcieSpeed {
+    /// The widths that links come in.
+    pub const WIDTHS: [u8; 7] = [1, 2, 4, 8, 12, 16, 32];
+
+    /// The best a link can do between an end of this speed and one of the other.
+    pub fn meet(self, other: Self) -> Self {
+        Self {
+            generation: self.generation.min(other.generation),
+            width: self.width.min(other.width),
+        }
+    }
+
     /// Bytes per second in one direction after line encoding, before packet headers.
     pub fn rate(self) -> BytesPerSecond {
         BytesPerSecond(self.generation.per_lane().0 * f64::from(self.width))
