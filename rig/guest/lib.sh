@@ -1,0 +1,130 @@
+# What a test in the guest can call. Sourced after the settings; names follow the shape file
+# (gpu0, nvme1, nic0).
+
+. /run/rig/settings
+
+fail() { echo "$*"; exit 1; }
+waive() { echo "$*"; exit 77; }
+uptime_hundredths() {
+	local up
+	read -r up _ </proc/uptime
+	echo "${up/./}"
+}
+
+# wait_until SECONDS COMMAND...: until the command succeeds.
+wait_until() {
+	local left=$(($1 * 10))
+	shift
+	until "$@" >/dev/null 2>&1; do
+		left=$((left - 1))
+		[ $left -gt 0 ] || return 1
+		sleep 0.1
+	done
+}
+
+# These run often and a process costs a tenth of a second here, so they use the shell alone.
+
+# lookup KEY FILE: what follows KEY on its line.
+lookup() {
+	local key rest
+	while read -r key rest; do
+		[ "$key" = "$1" ] && echo "$rest" && return 0
+	done <"$2"
+	return 1
+}
+
+# locate_devices: writes the PCI address of each device of the shape, found by its path of
+# device.function numbers: bus numbers are the firmware's to choose, places on a bus are not.
+locate_devices() {
+	local link real bus path part name want
+	local -A address_at
+	for link in /sys/bus/pci/devices/*; do
+		real=$(cd -P "$link" && pwd)
+		bus=${real#/sys/devices/pci????:}
+		path=${bus%%/*}
+		for part in $(IFS=/; echo ${bus#*/}); do path+=/${part##*:}; done
+		address_at[$path]=${link##*/}
+	done
+	while read -r name want; do
+		[ -n "${address_at[$want]:-}" ] && echo "$name ${address_at[$want]}"
+	done <"$RIG_OUT/devices" >"$RIG_OUT/addresses"
+}
+
+# PCI address of a device of the shape.
+pci_of() { lookup "$1" "$RIG_OUT/addresses"; }
+
+# Block device of a drive of the shape, found by serial number: names swap between boots.
+drive() {
+	local controller serial name
+	for controller in /sys/class/nvme/nvme*; do
+		read -r serial <"$controller/serial" || continue
+		[ "$serial" = "rig-$1" ] || continue
+		for name in "$controller"/nvme*n*; do
+			[ -e "/dev/${name##*/}" ] || return 1
+			echo "/dev/${name##*/}"
+			return 0
+		done
+	done
+	return 1
+}
+
+# File to map for a piece of a stand-in's memory.
+peer_memory() { echo "/sys/bus/pci/devices/$(pci_of "$1")/p2pmem/allocate"; }
+
+# First and last address of a stand-in's BAR.
+bar_of() {
+	local first last flags
+	{
+		read -r _
+		read -r _
+		read -r first last flags
+	} <"/sys/bus/pci/devices/$(pci_of "$1")/resource"
+	echo "$first $last"
+}
+
+# Digest of BYTES of a file from OFFSET, read around the page cache into host memory.
+digest() {
+	local sum
+	sum=$(dd if="$1" bs=1M iflag=direct,skip_bytes,count_bytes skip="$2" count="$3" status=none | sha256sum)
+	echo "${sum%% *}"
+}
+
+# What the shape expects of a drive's DMA into a stand-in: direct, refused or corrupt.
+expected_peer() { lookup "$1-$2" "$RIG_OUT/peer"; }
+
+# The port a device hangs on.
+port_above() {
+	local real
+	real=$(cd -P "/sys/bus/pci/devices/$(pci_of "$1")/.." && pwd)
+	echo "${real##*/}"
+}
+
+# Requests and completions between the ports of a switch go up to the root complex first: what
+# firmware sets up where virtual machines are to be kept apart.
+redirect_below_switches() {
+	local device
+	for device in $RIG_GPUS $RIG_DRIVES $RIG_NICS; do
+		setpci -s "$(port_above "$device")" ECAP_ACS+6.w=001d
+	done
+}
+
+# Bytes QEMU has written to its trace so far. Every address of a transfer is in the trace before
+# the guest hears of its completion.
+trace_position() { stat -c %s "$RIG_OUT/trace.log"; }
+
+# witnessed CLAIM COMMAND...: run the command and claim something of the DMA it caused. The host
+# holds the claim against QEMU's trace after the run; a claim that does not hold fails the test.
+#   peer:DRIVE:GPU:read|write:BYTES   exactly BYTES moved between drive and BAR, none elsewhere
+#   peer-some:...                     the same, with other traffic of the drive allowed beside it
+#   host:DRIVE:GPU:read|write:BYTES   at least BYTES moved, none of them into the BAR
+#   none:DRIVE:GPU:read|write:0       nothing arrived anywhere
+# A claim after "!" is one the trace must contradict.
+witnessed() {
+	local claim=$1 from status
+	shift
+	from=$(trace_position)
+	"$@"
+	status=$?
+	printf '%s\t%s\t%s\t%s\n' "$RIG_TEST" "$claim" "$from" "$(trace_position)" >>"$RIG_OUT/claims"
+	return $status
+}

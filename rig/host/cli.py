@@ -1,0 +1,120 @@
+"""The command line of `rig/run`."""
+
+import argparse
+import os
+import sys
+import time
+from pathlib import Path
+
+from host import guest, parts, shape, suite
+from host.outcome import ExitStatus, RigError, Tally, TestResult, Verdict, Waived
+
+HOME = Path(__file__).resolve().parent.parent
+
+
+def parser():
+    top = argparse.ArgumentParser(
+        prog="rig/run",
+        description="A virtual GPU server on real kernel code: boots machine shapes under QEMU and runs tests in them.",
+        epilog="Exit status: 0 passed, 1 failed, 2 usage, 77 waived (this machine cannot run the rig).",
+    )
+    top.add_argument("what", help="'fetch', 'list', 'all', or the name of a shape")
+    top.add_argument("tests", nargs="*", help="tests to run in the shape (default: all that are for it)")
+    top.add_argument("--keep", action="store_true", help="keep the drives' images beside the logs")
+    top.add_argument("--json", action="store_true", help="results as JSON on standard output")
+    top.add_argument("--refresh", action="store_true", help="look for a newer kernel")
+    top.add_argument("--crowfly", type=Path, help="the crowfly binary to test (default: the debug build)")
+    return top
+
+
+def main(arguments=None):
+    wanted = parser().parse_args(arguments)
+    say = Voice(quiet=wanted.json)
+    try:
+        return _run(wanted, say)
+    except shape.ShapeError as error:
+        print(f"rig/run: {error}", file=sys.stderr)
+        return ExitStatus.USAGE
+    except RigError as error:
+        print(f"rig/run: {error}", file=sys.stderr)
+        return ExitStatus.FAIL
+
+
+class Voice:
+    """Progress on standard error, so standard output is the result alone."""
+
+    def __init__(self, quiet):
+        self.quiet = quiet
+
+    def __call__(self, text):
+        if not self.quiet:
+            print(f"rig: {text}", file=sys.stderr, flush=True)
+
+
+def _run(wanted, say):
+    if wanted.what == "list":
+        return _list()
+    names = all_shapes() if wanted.what == "all" else [wanted.what]
+    if wanted.what == "fetch":
+        names = []
+    shapes = [shape.load(HOME / "shapes" / f"{name}.toml") for name in names]
+    plan = [(machine, _tests(machine, wanted.tests)) for machine in shapes]
+    tally = Tally()
+    try:
+        ready = parts.ready(HOME, say, wanted.refresh)
+    except Waived as reason:
+        waived = [(m.name, test) for m, tests in plan for test in tests] or [("rig", "fetch")]
+        tally.results = [TestResult(s, t, Verdict.WAIVED, detail=str(reason)) for s, t in waived]
+        return _report(tally, wanted.json)
+    if wanted.what == "fetch":
+        say(f"ready: kernel {ready.kernel.version} in {parts.cache_home()}")
+        return ExitStatus.PASS
+    for machine, tests in plan:
+        tally.results += _boot(machine, tests, ready, wanted, say)
+    return _report(tally, wanted.json)
+
+
+def _boot(machine, tests, ready, wanted, say):
+    out = parts.cache_home() / "runs" / machine.name
+    say(f"{machine.name}: {machine.about}")
+    begin = time.monotonic()
+    ended = guest.boot(machine, ready, tests, out, {"CROWFLY": _crowfly(wanted)})
+    found = list(suite.results(machine, tests, ended, out))
+    say(f"{machine.name}: {time.monotonic() - begin:.0f} s, logs in {out}")
+    if not wanted.keep:
+        guest.discard(machine, out)
+    return found
+
+
+def _crowfly(wanted):
+    target = Path(os.environ.get("CARGO_TARGET_DIR", HOME.parent / "target"))
+    return (wanted.crowfly or target / "debug" / "crowfly").resolve()
+
+
+def _tests(machine, asked):
+    known = suite.tests_for(machine, HOME / "tests")
+    for test in asked:
+        if test not in known:
+            raise shape.ShapeError(f"no test {test} for shape {machine.name}; there are: {', '.join(known)}")
+    return asked or known
+
+
+def all_shapes():
+    return sorted(path.stem for path in (HOME / "shapes").glob("*.toml"))
+
+
+def _list():
+    for name in all_shapes():
+        machine = shape.load(HOME / "shapes" / f"{name}.toml")
+        print(f"{name:16} {machine.about}\n{'':16} tests: {', '.join(suite.tests_for(machine, HOME / 'tests'))}")
+    return ExitStatus.PASS
+
+
+def _report(tally, as_json):
+    if as_json:
+        print(tally.to_json())
+    else:
+        for line in tally.lines():
+            print(line)
+        print(tally.summary())
+    return tally.status()

@@ -1,0 +1,59 @@
+"""Which tests there are, which shapes each is for, and how a boot's rows become results."""
+
+import re
+
+from host import witness
+from host.guest import TEST_LIMIT
+from host.outcome import ExitStatus, RigError, TestResult, Verdict
+
+#: What `timeout` exits with, by itself and after it had to kill.
+TIMED_OUT = (124, 137)
+_SHAPES = re.compile(r"^# shapes: (.+)$", re.MULTILINE)
+
+
+def shapes_of(test_text):
+    """The shapes a test is for, from its `# shapes:` line: a set of names, or None for every shape."""
+    match = _SHAPES.search(test_text)
+    if not match:
+        raise RigError("a test has no '# shapes:' line; write 'all' or the names of shapes")
+    names = set(match[1].split())
+    return None if names == {"all"} else names
+
+
+def tests_for(shape, folder):
+    """Names of the tests for `shape`, `shape.sh` first: nothing else means much where it fails."""
+    names = []
+    for path in sorted(folder.glob("*.sh"), key=lambda path: (path.stem != "shape", path.stem)):
+        shapes = shapes_of(path.read_text())
+        if shapes is None or shape.name in shapes:
+            names.append(path.stem)
+    return names
+
+
+def results(shape, tests, ended, out):
+    """One result per test asked for; a test that left no row failed, whatever the boot says."""
+    against = witness.contradictions(out)
+    rows = {name: (status, seconds, last) for name, status, seconds, last in ended.rows}
+    if ended.broken:
+        console = str(out / "console.log")
+        yield TestResult(shape.name, "boot", Verdict.FAILED, ended.seconds, ended.broken, console)
+    for test in tests:
+        log = str(out / f"{test}.log")
+        if test not in rows:
+            yield TestResult(shape.name, test, Verdict.FAILED, 0.0, "it left no result", log)
+            continue
+        status, seconds, last = rows[test]
+        verdict, detail = _judge(status, last, against.get(test))
+        yield TestResult(shape.name, test, verdict, seconds, detail, log)
+
+
+def _judge(status, last, against):
+    if status == ExitStatus.WAIVED:
+        return Verdict.WAIVED, last or "no reason given"
+    if status in TIMED_OUT:
+        return Verdict.FAILED, f"not done after {TEST_LIMIT} s"
+    if status:
+        return Verdict.FAILED, last or f"exit status {status}"
+    if against:
+        return Verdict.FAILED, against
+    return Verdict.PASSED, ""

@@ -1,0 +1,72 @@
+"""What a run comes to."""
+
+import tempfile
+import unittest
+from pathlib import Path
+
+from host import suite
+from host.guest import Ended
+from host.initramfs import cpio
+from host.outcome import ExitStatus, RigError, Tally, TestResult, Verdict
+from host.shape import parse
+from host.tests.test_shape import SMALL
+
+
+def tally(*verdicts):
+    return Tally([TestResult("s", "t", verdict) for verdict in verdicts])
+
+
+class Statuses(unittest.TestCase):
+    def test_one_failure_fails_the_run(self):
+        self.assertEqual(tally(Verdict.PASSED, Verdict.FAILED, Verdict.WAIVED).status(), ExitStatus.FAIL)
+
+    def test_nothing_run_is_waived_never_passed(self):
+        self.assertEqual(tally().status(), ExitStatus.WAIVED)
+        self.assertEqual(tally(Verdict.WAIVED).status(), ExitStatus.WAIVED)
+
+    def test_the_summary_counts_all_three(self):
+        self.assertEqual(tally(Verdict.PASSED, Verdict.WAIVED).summary(), "1 passed, 0 failed, 1 waived")
+        self.assertEqual(tally(Verdict.PASSED, Verdict.WAIVED).status(), ExitStatus.PASS)
+
+
+class Results(unittest.TestCase):
+    def results(self, rows, broken=None, tests=("t",)):
+        with tempfile.TemporaryDirectory() as out:
+            ended = Ended(rows, 1.0, broken)
+            found = suite.results(parse("small", SMALL), tests, ended, Path(out))
+            return [(result.test, result.verdict, result.detail) for result in found]
+
+    def test_exit_statuses_become_verdicts_with_the_last_line_as_detail(self):
+        self.assertEqual(self.results([("t", 0, 1.0, "fine")]), [("t", Verdict.PASSED, "")])
+        self.assertEqual(self.results([("t", 77, 1.0, "no drive")]), [("t", Verdict.WAIVED, "no drive")])
+        self.assertEqual(self.results([("t", 3, 1.0, "lost")]), [("t", Verdict.FAILED, "lost")])
+        self.assertEqual(self.results([("t", 3, 1.0, "")]), [("t", Verdict.FAILED, "exit status 3")])
+        self.assertEqual(self.results([("t", 124, 1.0, "")]), [("t", Verdict.FAILED, "not done after 120 s")])
+
+    def test_a_test_that_left_no_row_failed(self):
+        self.assertEqual(self.results([]), [("t", Verdict.FAILED, "it left no result")])
+
+    def test_a_boot_that_broke_fails_even_if_its_tests_passed(self):
+        self.assertEqual(
+            self.results([("t", 0, 1.0, "")], broken="QEMU ended with status 1"),
+            [("boot", Verdict.FAILED, "QEMU ended with status 1"), ("t", Verdict.PASSED, "")],
+        )
+
+    def test_a_test_names_its_shapes_or_is_an_error(self):
+        self.assertEqual(suite.shapes_of("# shapes: one-switch rails\n"), {"one-switch", "rails"})
+        self.assertIsNone(suite.shapes_of("# shapes: all\n"))
+        with self.assertRaises(RigError):
+            suite.shapes_of("echo\n")
+
+
+class Archives(unittest.TestCase):
+    def test_a_cpio_archive_has_padded_entries_and_a_trailer(self):
+        packed = cpio([("init", 0o100755, b"abc")])
+        self.assertTrue(packed.startswith(b"070701" + b"00000001" + b"000081ed"))
+        self.assertEqual(len(packed) % 4, 0)
+        self.assertIn(b"init\0", packed)
+        self.assertIn(b"TRAILER!!!\0", packed)
+
+
+if __name__ == "__main__":
+    unittest.main()

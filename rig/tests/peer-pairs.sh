@@ -1,0 +1,28 @@
+# shapes: all
+# What the kernel makes of a read from each drive into each stand-in is what the shape says, seen
+# with the rig's own mover: by result, by content, and by where QEMU saw the bytes go.
+. "$RIG_HOME/guest/lib.sh"
+
+BYTES=1048576
+OFFSET=4194304
+
+for name in $RIG_DRIVES; do
+	block=$(drive "$name")
+	content=$(digest "$block" $OFFSET $BYTES)
+	for gpu in $RIG_GPUS; do
+		expected=$(expected_peer "$name" "$gpu")
+		case $expected in
+		direct) claim=peer:$name:$gpu:read:$BYTES ;;
+		refused | corrupt) claim=none:$name:$gpu:read:0 ;;
+		esac
+		got=$(witnessed "$claim" "$RIG_HOME/guest/peer-io" read "$(peer_memory "$gpu")" "$block" --offset $OFFSET --bytes $BYTES)
+		case $expected:$got in
+		direct:"moved $BYTES sha256 $content") ;;
+		refused:"error EINVAL" | refused:"error EREMOTEIO") ;;
+		corrupt:"moved $BYTES sha256 $content") fail "$name to $gpu: expected corrupt, but the data arrived" ;;
+		corrupt:"moved $BYTES sha256 "*) ;;
+		*) fail "$name to $gpu: expected $expected, got '$got'" ;;
+		esac
+		echo "$name to $gpu: $expected ($got)"
+	done
+done
