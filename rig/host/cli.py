@@ -6,7 +6,7 @@ import sys
 import time
 from pathlib import Path
 
-from host import guest, parts, shape, suite
+from host import guest, kernel, parts, shape, suite
 from host.outcome import ExitStatus, RigError, Tally, TestResult, Verdict, Waived
 
 HOME = Path(__file__).resolve().parent.parent
@@ -18,8 +18,8 @@ def parser():
         description="A virtual GPU server on real kernel code: boots machine shapes under QEMU and runs tests in them.",
         epilog="Exit status: 0 passed, 1 failed, 2 usage, 77 waived (this machine cannot run the rig).",
     )
-    top.add_argument("what", help="'fetch', 'list', 'all', or the name of a shape")
-    top.add_argument("tests", nargs="*", help="tests to run in the shape (default: all that are for it)")
+    top.add_argument("what", help="'fetch', 'list', 'all', 'adopt', or the name of a shape")
+    top.add_argument("tests", nargs="*", help="tests to run (default: all for the shape); for adopt: VERSION SOURCE")
     top.add_argument("--keep", action="store_true", help="keep the drives' images beside the logs")
     top.add_argument("--json", action="store_true", help="results as JSON on standard output")
     top.add_argument("--refresh", action="store_true", help="look for a newer kernel")
@@ -54,6 +54,8 @@ class Voice:
 def _run(wanted, say):
     if wanted.what == "list":
         return _list()
+    if wanted.what == "adopt":
+        return _adopt(wanted.tests, say)
     names = all_shapes() if wanted.what == "all" else [wanted.what]
     if wanted.what == "fetch":
         names = []
@@ -107,6 +109,14 @@ def _list():
     for name in all_shapes():
         machine = shape.load(HOME / "shapes" / f"{name}.toml")
         print(f"{name:16} {machine.about}\n{'':16} tests: {', '.join(suite.tests_for(machine, HOME / 'tests'))}")
+    return ExitStatus.PASS
+
+
+def _adopt(arguments, say):
+    if len(arguments) != 2:
+        raise shape.ShapeError("adopt takes VERSION SOURCE; rig/kernel/build calls it")
+    adopted = kernel.adopt(parts.cache_home(), arguments[0], Path(arguments[1]))
+    say(f"kernel {adopted.version} is now the rig's; rig/run fetch --refresh goes back to a packaged one")
     return ExitStatus.PASS
 
 

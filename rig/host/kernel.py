@@ -95,9 +95,24 @@ def save(home, kernel):
     if lacking:
         raise Waived(f"kernel {kernel.version} lacks {', '.join(lacking)}; build one with rig/kernel/build")
     subprocess.run(["depmod", "-b", kernel.modules.parent.parent, kernel.version], check=True)
-    paths = {name: getattr(kernel, name) for name in _PATHS}
-    record = {name: str(path.relative_to(home)) if path else None for name, path in paths.items()}
+    record = {name: _recorded(getattr(kernel, name), home) for name in _PATHS}
     (home / "kernel.json").write_text(json.dumps({"version": kernel.version, **record}, indent=2) + "\n")
+
+
+def _recorded(path, home):
+    """As a string: relative to the cache, so that it can be moved, where the path is in it."""
+    return str(path.relative_to(home) if path.is_relative_to(home) else path) if path else None
+
+
+def adopt(home, version, source):
+    """Make the kernel that `kernel/build` built from `source` the cached one."""
+    modules = home / "own-kernel/usr/lib/modules"
+    build = home / "own-kernel/build"
+    if not (modules / version / "vmlinuz").is_file():
+        raise RigError(f"no kernel {version} in {modules}; rig/kernel/build puts one there")
+    kernel = Kernel(version, modules / version / "vmlinuz", modules, source.resolve(), build, None)
+    save(home, kernel)
+    return kernel
 
 
 def fetch(home, archive):

@@ -91,40 +91,52 @@ class WithIommu(unittest.TestCase):
     FETCH = "vtd_dmar_translate dev 04:00.00 iova 0xffffa000 -> gpa 0x6c76000 mask 0xfff\n"
 
     def test_given_translations_into_the_bar_the_bytes_are_inside(self):
-        traffic = traffic_of(self.FETCH + """
+        traffic = traffic_of(
+            self.FETCH
+            + """
 pci_nvme_read cid 1 nsid 1 nlb 16 count 8192 lba 0x0
 pci_nvme_map_addr addr 0xfff40000 len 8192
 vtd_dmar_translate dev 04:00.00 iova 0xfff40000 -> gpa 0xd0000000 mask 0xfff
 vtd_dmar_translate dev 04:00.00 iova 0xfff41000 -> gpa 0xd0001000 mask 0xfff
-""")
+"""
+        )
         self.assertEqual((traffic.inside["gpu0"], traffic.outside, traffic.nowhere), (8192, 0, 0))
 
     def test_given_an_address_that_was_never_translated_its_bytes_went_nowhere(self):
-        traffic = traffic_of(self.FETCH + """
+        traffic = traffic_of(
+            self.FETCH
+            + """
 pci_nvme_read cid 1 nsid 1 nlb 8 count 4096 lba 0x0
 pci_nvme_map_addr addr 0xd0000000 len 4096
-""")
+"""
+        )
         self.assertEqual((traffic.inside["gpu0"], traffic.outside, traffic.nowhere), (0, 0, 4096))
 
     def test_given_the_same_page_mapped_anew_each_command_has_its_own_translation(self):
-        record = trace_of(self.FETCH + """
+        record = trace_of(
+            self.FETCH
+            + """
 pci_nvme_read cid 1 nsid 1 nlb 8 count 4096 lba 0x0
 pci_nvme_map_addr addr 0xfff40000 len 4096
 vtd_dmar_translate dev 04:00.00 iova 0xfff40000 -> gpa 0xd0000000 mask 0xfff
 pci_nvme_read cid 2 nsid 1 nlb 8 count 4096 lba 0x8
 pci_nvme_map_addr addr 0xfff40000 len 4096
 vtd_dmar_translate dev 04:00.00 iova 0xfff40000 -> gpa 0x5000000 mask 0xfff
-""")
+"""
+        )
         into_bar, into_host = (record.traffic([command], [BAR]) for command in record.commands)
         self.assertEqual((into_bar.inside["gpu0"], into_bar.outside), (4096, 0))
         self.assertEqual((into_host.inside["gpu0"], into_host.outside), (0, 4096))
 
     def test_given_another_devices_translation_of_the_same_page_it_does_not_count(self):
-        traffic = traffic_of(self.FETCH + """
+        traffic = traffic_of(
+            self.FETCH
+            + """
 pci_nvme_read cid 1 nsid 1 nlb 8 count 4096 lba 0x0
 pci_nvme_map_addr addr 0xfff40000 len 4096
 vtd_dmar_translate dev 05:00.00 iova 0xfff40000 -> gpa 0xd0000000 mask 0xfff
-""")
+"""
+        )
         self.assertEqual((traffic.inside["gpu0"], traffic.nowhere), (0, 4096))
 
 
