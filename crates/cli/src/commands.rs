@@ -9,12 +9,16 @@ use crate::failure::{Exit, Failure};
 use crate::output::Output;
 
 mod completions;
+pub mod load;
 mod man;
 pub mod race;
+mod transfer;
 
 /// What to do.
 #[derive(Debug, Subcommand)]
 pub enum Command {
+    /// Load a checkpoint or a file, and print the receipt
+    Load(load::LoadArgs),
     /// Print the completion script for a shell
     Completions(completions::CompletionsArgs),
     /// Print the manual page
@@ -25,6 +29,7 @@ impl Command {
     /// Does it.
     pub fn run(self, out: &mut Output) -> Result<Exit, Failure> {
         match self {
+            Self::Load(args) => load::run(&args, out),
             Self::Completions(args) => completions::run(&args, out),
             Self::Man(args) => man::run(&args, out),
         }

@@ -165,6 +165,14 @@ impl Failure {
         self
     }
 
+    /// Adds what the user can do about it, where something is known.
+    pub fn maybe_hint(self, hint: Option<&str>) -> Self {
+        match hint {
+            Some(hint) => self.hint(hint),
+            None => self,
+        }
+    }
+
     /// Replaces the rendering for people by text that is already laid out.
     pub fn laid_out(mut self, text: impl Into<String>) -> Self {
         self.laid_out = Some(text.into());

@@ -3,6 +3,8 @@
 pub mod block;
 pub mod cell;
 pub mod failure;
+pub mod listing;
+pub mod load;
 pub mod obstacle;
 pub mod progress;
 pub mod race;

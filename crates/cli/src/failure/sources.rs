@@ -1,10 +1,33 @@
 //! How each typed error of the libraries ends: its code, its exit status and a hint.
 
+use std::error::Error;
+use std::io;
+
 use crowfly_machine::RootError;
+use crowfly_mover::TransferError;
+use crowfly_mover::checkpoint::CheckpointError;
+use crowfly_mover::checkpoint::header::HeaderReadError;
+use crowfly_mover::checkpoint::select::SelectError;
 use crowfly_route::place::BadPlace;
 use crowfly_route::snapshot::SnapshotError;
 
 use super::{Exit, Failure};
+
+/// An error and its sources in one sentence. Some errors quote their source and others leave it to
+/// be asked for: each is told once.
+fn sentence(error: &dyn Error) -> String {
+    let mut text = error.to_string();
+    let mut next = error.source();
+    while let Some(source) = next {
+        let told = source.to_string();
+        if !text.contains(&told) {
+            text.push_str(": ");
+            text.push_str(&told);
+        }
+        next = source.source();
+    }
+    text
+}
 
 impl From<SnapshotError> for Failure {
     fn from(error: SnapshotError) -> Self {
@@ -23,5 +46,78 @@ impl From<RootError> for Failure {
     fn from(error: RootError) -> Self {
         Self::new(error.code(), Exit::NoInput, error.to_string())
             .hint("give the directory that holds sys, proc and etc")
+    }
+}
+
+impl From<CheckpointError> for Failure {
+    fn from(error: CheckpointError) -> Self {
+        use CheckpointError as E;
+        let exit = match &error {
+            E::NotFound { .. } | E::DanglingLink { .. } | E::Denied { .. } | E::NotAFile { .. } => {
+                Exit::NoInput
+            }
+            E::Io { .. } => Exit::Io,
+            E::Header { source, .. } => match source {
+                HeaderReadError::Io(_) | HeaderReadError::Shrank { .. } => Exit::Io,
+                HeaderReadError::NoMemory { .. } => Exit::Unavailable,
+                _ => Exit::BadData,
+            },
+            _ => Exit::BadData,
+        };
+        let failure = Self::new(error.code(), exit, sentence(&error));
+        failure.maybe_hint(error.hint())
+    }
+}
+
+impl From<SelectError> for Failure {
+    fn from(error: SelectError) -> Self {
+        let failure = Self::new(error.code(), Exit::Usage, sentence(&error));
+        failure.maybe_hint(error.hint())
+    }
+}
+
+impl From<TransferError> for Failure {
+    fn from(error: TransferError) -> Self {
+        use TransferError as E;
+        let unopened = |source: &io::Error| match source.kind() {
+            io::ErrorKind::NotFound | io::ErrorKind::PermissionDenied => Exit::NoInput,
+            _ => Exit::Io,
+        };
+        let exit = match &error {
+            E::Refused { .. } | E::Memory(_) | E::Setup { .. } => Exit::Unavailable,
+            E::NotAFile { .. } => Exit::NoInput,
+            E::Open { source, .. } => unopened(source),
+            E::OutOfRange { .. } => Exit::BadData,
+            E::NoSpace { .. } => Exit::CannotCreate,
+            E::Differs { .. } => Exit::Broken,
+            E::Cancelled => Exit::Interrupted,
+            _ => Exit::Io,
+        };
+        let failure = Self::new(error.code(), exit, sentence(&error));
+        match error {
+            E::Refused { obstacles, .. } => failure.with_obstacles(obstacles),
+            _ => failure,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[derive(Debug, thiserror::Error)]
+    #[error("could not open m")]
+    struct Silent(#[source] io::Error);
+
+    #[derive(Debug, thiserror::Error)]
+    #[error("could not open m: {0}")]
+    struct Quoting(#[source] io::Error);
+
+    #[test]
+    fn each_source_of_an_error_is_told_once() {
+        let source = || io::Error::other("no such device");
+        let expected = "could not open m: no such device";
+        assert_eq!(sentence(&Silent(source())), expected);
+        assert_eq!(sentence(&Quoting(source())), expected);
     }
 }

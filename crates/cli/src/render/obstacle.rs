@@ -1,7 +1,7 @@
 //! Obstacles for people: what stands in the way, how we know, what it costs, what to do.
 
 use anstyle::Style;
-use crowfly_route::obstacle::{Confidence, Effect, Obstacle};
+use crowfly_route::obstacle::{Code, Confidence, Effect, Obstacle};
 use crowfly_route::units::significant;
 
 use super::block::Block;
@@ -67,14 +67,21 @@ fn details(obstacle: &Obstacle) -> Block {
         }
     }
     if obstacle.fix.is_empty() && obstacle.effect != Effect::Unproven {
-        block.line("fix", [Cell::styled(FAINT, "none known")]);
+        block.line("fix", [Cell::styled(FAINT, without_fix(obstacle.code))]);
     }
     block
 }
 
+const fn without_fix(code: Code) -> &'static str {
+    match code {
+        Code::AlreadyCached | Code::AskedFor => "none needed",
+        _ => "none known",
+    }
+}
+
 #[cfg(test)]
 pub(super) mod tests {
-    use crowfly_route::obstacle::{Code, Cost, Fix};
+    use crowfly_route::obstacle::{Cost, Fix};
     use crowfly_route::units::BytesPerSecond;
 
     use super::*;

@@ -2,7 +2,7 @@
 
 use crowfly_route::hop::{Candidate, Class, Standing};
 use crowfly_route::obstacle::Obstacle;
-use crowfly_route::units::significant;
+use crowfly_route::units::{Bytes, significant};
 
 use super::cell::Cell;
 use super::obstacle;
@@ -16,7 +16,8 @@ use crate::commands::race::standing::{Lane, Race};
 pub fn render(race: &Race, columns: usize) -> String {
     let title = format!("{} from {}", race.bytes, harmless(&race.from.to_string()));
     let how = format!(
-        "Cold page cache before every run, {} runs of each way, taken in turns; times are medians.",
+        "{}, {} runs of each way, taken in turns; times are medians.",
+        cache(race),
         race.runs
     );
     let mut text = wrap(&title, columns, "", "  ") + "\n";
@@ -32,6 +33,14 @@ pub fn render(race: &Race, columns: usize) -> String {
     }
     text.push_str(&to_gpu(&race.to_gpu, columns));
     text
+}
+
+/// In what state the page cache was before each run.
+pub fn cache(race: &Race) -> String {
+    match race.warm {
+        Bytes(0) => "Cold page cache before every run".into(),
+        warm => format!("Page cache not cold (up to {warm} stayed in it)"),
+    }
 }
 
 fn heading(title: &str) -> String {

@@ -3,12 +3,13 @@
 use crowfly_route::hop::{Class, Counters};
 use crowfly_route::obstacle::Obstacle;
 use crowfly_route::receipt::{Receipt, Share, Verification, Visibility};
-use crowfly_route::units::{Bytes, significant};
+use crowfly_route::units::Bytes;
 
 use super::block::Block;
 use super::cell::Cell;
 use super::obstacle;
 use super::style::{BAD, FAINT, GOOD, STRONG, WARN, paint};
+use super::text::{count, seconds};
 
 const INDENT: usize = 2;
 
@@ -25,7 +26,7 @@ pub fn standing_in_the_way(obstacles: &[Obstacle], columns: usize) -> String {
     if obstacles.is_empty() {
         return String::new();
     }
-    let title = paint(STRONG, "What stands in the way of a straighter route");
+    let title = paint(STRONG, "Why no other way");
     format!("\n{title}\n{}", obstacle::render_all(obstacles, columns))
 }
 
@@ -85,14 +86,17 @@ pub fn class_cell(class: Class) -> Cell {
 
 /// The four counters in words.
 pub fn counters(c: Counters) -> String {
-    let count = |n: u32, one: &str, many: &str| format!("{n} {}", if n == 1 { one } else { many });
-    [
-        count(c.copies, "copy", "copies"),
-        count(c.cpu_touches, "CPU touch", "CPU touches"),
-        count(c.pcie_hops, "PCIe hop", "PCIe hops"),
-        count(c.host_ram_passes, "host-RAM pass", "host-RAM passes"),
-    ]
-    .join(", ")
+    let plural = |n: u32| if n == 1 { "" } else { "es" };
+    let copies = if c.copies == 1 { "copy" } else { "copies" };
+    format!(
+        "{} {copies}, {} CPU touch{}, {}, {} host-RAM pass{}",
+        c.copies,
+        c.cpu_touches,
+        plural(c.cpu_touches),
+        count(c.pcie_hops as usize, "PCIe hop"),
+        c.host_ram_passes,
+        plural(c.host_ram_passes),
+    )
 }
 
 /// A fraction in percent with at most one decimal.
@@ -106,11 +110,14 @@ pub fn percent(fraction: f64) -> String {
 }
 
 fn moved(receipt: &Receipt) -> String {
-    let seconds = significant(receipt.wall_seconds);
     let rate = receipt
         .rate()
         .map_or(String::new(), |rate| format!(": {rate}"));
-    format!("{} in {seconds} s{rate}", receipt.requested)
+    format!(
+        "{} in {}{rate}",
+        receipt.requested,
+        seconds(receipt.wall_seconds)
+    )
 }
 
 fn share_line(share: &Share, requested: Bytes) -> Vec<Cell> {
@@ -132,15 +139,14 @@ fn share_line(share: &Share, requested: Bytes) -> Vec<Cell> {
 }
 
 fn cpu(receipt: &Receipt) -> String {
-    let part = |seconds: f64| significant(seconds);
     let per_gb = receipt
         .cpu_per_gb()
-        .map_or(String::new(), |s| format!("; {} s/GB", significant(s)));
+        .map_or(String::new(), |s| format!(": {} per GB", seconds(s)));
     format!(
-        "{} s ({} user + {} system){per_gb}",
-        part(receipt.cpu.total()),
-        part(receipt.cpu.user),
-        part(receipt.cpu.system)
+        "{} ({} user + {} system){per_gb}",
+        seconds(receipt.cpu.total()),
+        seconds(receipt.cpu.user),
+        seconds(receipt.cpu.system)
     )
 }
 

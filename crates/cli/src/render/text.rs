@@ -3,6 +3,8 @@
 use std::borrow::Cow;
 use std::fmt::Write;
 
+use crowfly_route::units::significant;
+
 /// Text from outside (names, evidence, labels) with control characters spelled out, so that it can
 /// neither move the cursor nor forge a line.
 pub fn harmless(text: &str) -> Cow<'_, str> {
@@ -35,6 +37,21 @@ pub fn wrap(text: &str, columns: usize, first: &str, rest: &str) -> String {
     textwrap::fill(text, options)
 }
 
+/// A time with three significant figures: `4.12 s`, `81.3 ms`, `213 µs`.
+pub fn seconds(seconds: f64) -> String {
+    match seconds {
+        s if s <= 0.0 => "0 s".into(),
+        s if s < 0.999_5e-3 => format!("{} µs", significant(s * 1e6)),
+        s if s < 0.999_5 => format!("{} ms", significant(s * 1e3)),
+        s => format!("{} s", significant(s)),
+    }
+}
+
+/// `1 file`, `2 files`.
+pub fn count(n: usize, one: &str) -> String {
+    format!("{n} {one}{}", if n == 1 { "" } else { "s" })
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -45,6 +62,13 @@ mod tests {
         assert_eq!(harmless("a\u{1b}[2Jb\nc"), "a\\u{1b}[2Jb\\nc");
         assert_eq!(harmless("x\u{202e}gpj"), "x\\u{202e}gpj");
         assert_eq!(harmless("größe 大"), "größe 大");
+    }
+
+    #[test]
+    fn times_read_in_the_unit_that_suits_them() {
+        let all = [0.0, 2.13e-4, 9.999e-4, 0.0813, 4.118, 0.9999];
+        let read = ["0 s", "213 µs", "1.00 ms", "81.3 ms", "4.12 s", "1.00 s"];
+        assert_eq!(all.map(seconds), read);
     }
 
     #[test]

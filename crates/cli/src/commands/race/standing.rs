@@ -21,6 +21,8 @@ pub struct Race {
     pub bytes: Bytes,
     /// How often each way was run.
     pub runs: usize,
+    /// The most bytes that the page cache would not forget before a run; zero on a cold start.
+    pub warm: Bytes,
     /// What the shares are measured against.
     pub ceiling: Option<Capacity>,
     /// The ways, the fastest first.
@@ -179,6 +181,7 @@ pub mod tests {
             from: Place::File("/data/m".into()),
             bytes: Bytes(1_000_000_000),
             runs: 3,
+            warm: Bytes(0),
             ceiling: None,
             lanes: vec![
                 lane(
