@@ -5,12 +5,19 @@ use crowfly_route::snapshot::Snapshot;
 use crate::root::Root;
 
 mod block;
+mod gpu;
+mod kernel;
+mod library;
 mod memory;
 mod mount;
 mod net;
+mod nvml;
 mod pci;
+mod process;
 mod rdma;
 mod recorder;
+mod storage_direct;
+mod surroundings;
 
 pub use recorder::MAX_CAPTURE_BYTES;
 use recorder::Recorder;
@@ -21,12 +28,15 @@ use recorder::Recorder;
 pub struct Options {
     /// The program and version written into the snapshot.
     pub tool: String,
+    /// Whether vendors' libraries are loaded into this process to ask them, on the live machine.
+    pub libraries: bool,
 }
 
 impl Default for Options {
     fn default() -> Self {
         Self {
             tool: concat!("crowfly ", env!("CARGO_PKG_VERSION")).into(),
+            libraries: true,
         }
     }
 }
@@ -45,5 +55,16 @@ pub fn capture(root: &Root, options: &Options) -> Snapshot {
     rdma::look(r);
     block::look(r);
     mount::look(r);
+    gpu::look(r);
+    storage_direct::look(r);
+    kernel::look(r);
+    surroundings::look(r);
+    if root.is_live() {
+        process::look(r);
+        if options.libraries {
+            library::look(r);
+            nvml::look(r);
+        }
+    }
     recorder.into_snapshot()
 }

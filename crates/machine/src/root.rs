@@ -106,12 +106,6 @@ impl Root {
         })
     }
 
-    /// The first bytes of a file, at most `limit`.
-    pub(crate) fn bytes(&self, path: &str, limit: usize) -> Observation {
-        self.head(path, limit)
-            .map_or_else(refusal, |bytes| Observation::Value(Value::Bytes(bytes)))
-    }
-
     /// The target of a symbolic link, as written.
     pub(crate) fn link(&self, path: &str) -> Observation {
         let read = || {
@@ -169,6 +163,17 @@ impl Root {
             Ok::<_, Refusal>(format!("{}{device}", kind_name(kind)))
         };
         look().map_or_else(refusal, Observation::text)
+    }
+
+    /// Whether this process may read and write what is there, as the file's mode tells; of a copy
+    /// of a machine, whether it may read and write there is not known and so not denied.
+    pub(crate) fn usable(&self, path: &str) -> Result<(), Observation> {
+        if !self.live {
+            return Ok(());
+        }
+        let access = fs::Access::READ_OK | fs::Access::WRITE_OK;
+        fs::accessat(fs::CWD, path, access, fs::AtFlags::EACCESS)
+            .map_err(|errno| refusal(errno.into()))
     }
 
     /// A whole regular file of at most `limit` bytes.

@@ -81,13 +81,6 @@ impl<'r> Recorder<'r> {
         }
     }
 
-    /// Records the first bytes of a file, at most `limit`.
-    pub fn bytes(&mut self, path: impl Into<String>, limit: usize) {
-        let path = path.into();
-        let seen = self.root.bytes(&path, limit);
-        self.record(path, seen);
-    }
-
     /// Records where a symbolic link points.
     pub fn link(&mut self, path: impl Into<String>) {
         let path = path.into();
@@ -107,6 +100,18 @@ impl<'r> Recorder<'r> {
     /// A directory's entries, to find what to look at, without recording them.
     pub fn peek(&self, path: &str) -> Vec<String> {
         names(&self.root.list(path))
+    }
+
+    /// Records what kind of thing is at a path, without opening it.
+    pub fn kind(&mut self, path: impl Into<String>) {
+        let path = path.into();
+        let seen = self.root.kind(&path);
+        self.record(path, seen);
+    }
+
+    /// The entries recorded at a key; none when it was not a directory that could be listed.
+    pub fn seen_list(&self, key: &str) -> &[String] {
+        self.snapshot.list(key)
     }
 
     /// The text recorded at a key.
