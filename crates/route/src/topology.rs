@@ -14,9 +14,16 @@ use crate::units::{Bytes, BytesPerSecond, NumaNode, PciAddress};
 
 mod config_space;
 mod decode;
+mod device;
+mod distance;
 mod hierarchy;
+mod links;
 pub mod pcie;
 mod storage;
+
+pub use device::Device;
+pub use distance::{Distance, Path, Relation};
+pub use links::LinkState;
 
 pub use pcie::{
     AcsState, AerTotals, PciDevice, PcieGeneration, PcieLink, PcieSpeed, PeerMemory, PortKind,

@@ -1,9 +1,10 @@
 //! From a machine's own observations to the graph.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
-use super::{Oddity, Topology};
+use super::{Oddity, PciDevice, Topology};
 use crate::snapshot::Snapshot;
+use crate::units::PciAddress;
 
 mod gpu_links;
 mod gpus;
@@ -37,6 +38,11 @@ impl Topology {
             oddities,
         }
     }
+}
+
+/// Whether a function is a GPU or another accelerator.
+pub(super) fn is_accelerator(function: &PciDevice, pci: &BTreeMap<PciAddress, PciDevice>) -> bool {
+    gpus::vendor(function, pci).is_some()
 }
 
 impl Oddity {

@@ -10,6 +10,9 @@ use crate::units::PciAddress;
 /// The most bridges above a function. A domain has 256 buses, so a longer chain is none.
 pub(super) const MAX_BRIDGES: usize = 256;
 
+/// The most functions of one machine; a server with all its virtual functions has a few thousand.
+pub(super) const MAX_FUNCTIONS: usize = 16_384;
+
 /// The link that a function's port is an end of, as that end sees it.
 #[derive(Clone, Copy, Default)]
 pub(super) struct PortSpeeds {
@@ -25,12 +28,17 @@ pub(super) struct Builder {
     functions: BTreeMap<PciAddress, PciDevice>,
     above: BTreeMap<PciAddress, Vec<PciAddress>>,
     speeds: BTreeMap<PciAddress, PortSpeeds>,
+    left_out: usize,
 }
 
 impl Builder {
     /// Adds a function and the functions above it, from the top down.
     pub(super) fn add(&mut self, function: PciDevice, above: Vec<PciAddress>, speeds: PortSpeeds) {
         let address = function.address;
+        if self.functions.len() >= MAX_FUNCTIONS {
+            self.left_out += 1;
+            return;
+        }
         self.functions.insert(address, function);
         self.above.insert(address, above);
         self.speeds.insert(address, speeds);
@@ -41,6 +49,15 @@ impl Builder {
         self.break_circles(oddities);
         self.tell_ports();
         self.tell_links();
+        if self.left_out > 0 {
+            oddities.push(Oddity::new(
+                "PCI",
+                format!(
+                    "{} functions more than {MAX_FUNCTIONS} were left out",
+                    self.left_out
+                ),
+            ));
+        }
         self.functions
     }
 
