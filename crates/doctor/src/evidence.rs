@@ -1,8 +1,16 @@
 //! Reading what people paste: text in, typed and quotable facts out.
 //!
-//! One source becomes a [`Document`]: the artefacts found in it, each a [`Section`] with its typed
-//! [`Artefact`], and what was left unread. Every fact keeps its source, its line and the line's own
-//! words ([`Cite`]), so that a finding can quote it.
+//! [`read`] takes the bytes of one source and returns a [`Document`]: the artefacts found in it,
+//! each a [`Section`] with its typed [`Artefact`], and what was left unread. Formats are recognised
+//! by content. Every reader is total (it never fails, whatever the bytes) and linear in their
+//! number; [`Intake`] is the same for bytes that arrive piece by piece, in bounded memory.
+//!
+//! Read in this order:
+//!
+//! 1. [`cite`]: every fact keeps its source, its line and the line's own words;
+//! 2. [`format`](mod@format): the formats, and the command that gets each of them;
+//! 3. [`intake`]: how a paste is taken apart;
+//! 4. one module for each format: its types, then its reader.
 
 pub mod blocks;
 pub mod cite;
@@ -10,23 +18,29 @@ pub mod cufile;
 pub mod environment;
 pub mod format;
 pub mod gdscheck;
+pub mod intake;
 pub mod kept;
 pub mod kernel;
+mod line;
 pub mod lspci;
 pub mod nccl_log;
 pub mod nccl_tests;
 pub mod nccl_xml;
 pub mod rdma;
+mod reader;
+mod recognise;
 pub mod rocm;
 pub mod sighting;
 pub mod topo_matrix;
 pub mod transfer;
 pub mod ucx;
+mod wording;
 
 use serde::Serialize;
 
 pub use self::cite::{Cite, LineNumber, Located, SourceName};
 pub use self::format::Format;
+pub use self::intake::{Intake, read};
 pub use self::sighting::{ProcessId, Sighting};
 
 /// What one source turned out to hold.

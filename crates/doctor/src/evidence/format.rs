@@ -23,6 +23,7 @@ pub enum Format {
     /// Output of nccl-tests or rccl-tests.
     NcclTests,
     /// `gdscheck -p`.
+    #[serde(rename = "gdscheck")]
     GdsCheck,
     /// The log of the cuFile library.
     CufileLog,

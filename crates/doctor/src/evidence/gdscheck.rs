@@ -2,8 +2,11 @@
 //!
 //! A driver's `Supported` is no verdict: the platform can fail verification beside it.
 
+mod reader;
+
 use serde::Serialize;
 
+pub(crate) use self::reader::GdsCheckReader;
 use super::cite::{Cite, Located};
 
 /// The report.

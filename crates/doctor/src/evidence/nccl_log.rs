@@ -9,8 +9,13 @@
 
 pub mod channel;
 pub mod completion;
+mod connections;
 pub mod distance;
+mod gdr;
+mod members;
 pub mod network;
+mod prefix;
+mod reader;
 pub mod version;
 
 use serde::Serialize;
@@ -19,6 +24,7 @@ pub use self::channel::{Direction, P2pMethod, ShmSide, Transport, TransportTotal
 pub use self::completion::CompletionError;
 pub use self::distance::{PathType, Reach};
 pub use self::network::{IbDevice, IbUse, Interface, LinkLayer, SocketUse};
+pub(crate) use self::reader::NcclReader;
 pub use self::version::{Library, LibraryVersion, Release};
 use super::cite::Cite;
 pub use super::sighting::{ProcessId, Sighting};
@@ -133,6 +139,8 @@ pub enum PluginNote {
     Path(String),
     /// No plugin was found; NCCL's own network is used.
     NotFound,
+    /// A network plugin wrote lines of its own under this name (`NET/FasTrak`).
+    Speaks(String),
     /// A network was initialised.
     Initialized(String),
     /// A network failed to initialise.

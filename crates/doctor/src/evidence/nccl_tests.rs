@@ -1,8 +1,11 @@
 //! nccl-tests and rccl-tests.
 
+mod reader;
+
 use crowfly_route::units::Bytes;
 use serde::Serialize;
 
+pub(crate) use self::reader::NcclTestsReader;
 use super::cite::Located;
 use super::nccl_log::LibraryVersion;
 

@@ -1,7 +1,10 @@
 //! `rocm-smi --showtopo`.
 
+mod reader;
+
 use serde::Serialize;
 
+pub(crate) use self::reader::RocmReader;
 use super::cite::{Cite, Located};
 
 /// The tables.

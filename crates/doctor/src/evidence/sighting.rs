@@ -6,7 +6,7 @@ use std::hash::Hash;
 
 use serde::Serialize;
 
-use super::cite::Cite;
+use super::cite::{Cite, Located};
 
 /// Most speakers remembered of one fact; a job with more is still counted in full.
 pub const MAX_SPEAKERS: usize = 16_384;
@@ -25,17 +25,14 @@ pub struct Sighting<T> {
     pub first: Cite,
     /// How many lines said it.
     pub count: u64,
-    /// Which processes said it, in order, at most [`MAX_SPEAKERS`].
+    /// Which processes said it, in order, at most [`MAX_SPEAKERS`]; empty where no one was named.
     pub by: Vec<ProcessId>,
 }
 
 impl<T> Sighting<T> {
-    fn hear(&mut self, speaker: ProcessId) {
+    fn hear(&mut self, speaker: Option<ProcessId>) {
         self.count = self.count.saturating_add(1);
-        // Speakers arrive in bursts, so the last one heard is the likely one.
-        if self.by.last() == Some(&speaker) {
-            return;
-        }
+        let Some(speaker) = speaker else { return };
         if let Err(at) = self.by.binary_search(&speaker)
             && self.by.len() < MAX_SPEAKERS
         {
@@ -45,15 +42,17 @@ impl<T> Sighting<T> {
 }
 
 /// Distinct facts in the order first seen, at most a given number of them.
+///
+/// Facts are told apart by a key, which need not be all of the fact.
 #[derive(Clone, Debug)]
-pub(crate) struct Tally<T> {
+pub(crate) struct Tally<T, K = T> {
     seen: Vec<Sighting<T>>,
-    index: HashMap<T, usize>,
+    index: HashMap<K, usize>,
     limit: usize,
     beyond: u64,
 }
 
-impl<T: Clone + Eq + Hash> Tally<T> {
+impl<T, K: Eq + Hash> Tally<T, K> {
     /// An empty tally that keeps at most `limit` distinct facts.
     pub(crate) fn with_limit(limit: usize) -> Self {
         Self {
@@ -64,21 +63,26 @@ impl<T: Clone + Eq + Hash> Tally<T> {
         }
     }
 
-    /// Counts a fact; only a new one is copied and cited.
-    pub(crate) fn see<Q>(&mut self, what: &Q, by: ProcessId, cite: impl FnOnce() -> Cite)
-    where
-        T: Borrow<Q>,
-        Q: ?Sized + Hash + Eq + ToOwned<Owned = T>,
+    /// Counts a fact by its key; only a new one is built and cited.
+    pub(crate) fn see_as<Q>(
+        &mut self,
+        key: &Q,
+        by: impl Into<Option<ProcessId>>,
+        build: impl FnOnce() -> Located<T>,
+    ) where
+        K: Borrow<Q>,
+        Q: ?Sized + Hash + Eq + ToOwned<Owned = K>,
     {
-        if let Some(sighting) = self.index.get(what).and_then(|at| self.seen.get_mut(*at)) {
-            sighting.hear(by);
+        if let Some(sighting) = self.index.get(key).and_then(|at| self.seen.get_mut(*at)) {
+            sighting.hear(by.into());
         } else if self.seen.len() < self.limit {
-            self.index.insert(what.to_owned(), self.seen.len());
+            self.index.insert(key.to_owned(), self.seen.len());
+            let Located { value, cite } = build();
             self.seen.push(Sighting {
-                what: what.to_owned(),
-                first: cite(),
+                what: value,
+                first: cite,
                 count: 1,
-                by: vec![by],
+                by: by.into().into_iter().collect(),
             });
         } else {
             self.beyond += 1;
@@ -93,6 +97,18 @@ impl<T: Clone + Eq + Hash> Tally<T> {
     /// The facts in the order first seen.
     pub(crate) fn into_seen(self) -> Vec<Sighting<T>> {
         self.seen
+    }
+}
+
+impl<T: Clone + Eq + Hash> Tally<T> {
+    /// Counts a fact that is its own key.
+    pub(crate) fn see(
+        &mut self,
+        what: T,
+        by: impl Into<Option<ProcessId>>,
+        cite: impl FnOnce() -> Cite,
+    ) {
+        self.see_as(&what, by, || cite().of(what.clone()));
     }
 }
 

@@ -1,10 +1,13 @@
 //! `nvidia-smi topo -m`, `-mp` and `-p2p`.
 
+mod reader;
+
 use std::fmt;
 
 use crowfly_route::units::NumaNode;
 use serde::Serialize;
 
+pub(crate) use self::reader::MatrixReader;
 use super::cite::{Cite, Located};
 
 /// How two devices are connected, in the words of `nvidia-smi`; nearest first.
@@ -117,7 +120,7 @@ pub struct TopoMatrix {
     pub rows: Vec<TopoRow>,
     /// Names of NICs. A data-direct function may appear once for each NIC that it serves.
     pub names: Vec<Located<TopoName>>,
-    /// Rows are missing, or shorter than the header.
+    /// Rows or columns are missing: the matrix is not square.
     pub clipped: bool,
 }
 

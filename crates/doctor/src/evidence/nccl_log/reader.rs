@@ -1,0 +1,559 @@
+//! The reader of NCCL and RCCL logs.
+
+use std::sync::LazyLock;
+
+use memchr::memmem::Finder;
+
+use super::channel::ChannelLine;
+use super::completion::CompletionError;
+use super::connections::Connections;
+use super::gdr::GdrLine;
+use super::members::Members;
+use super::network::{IbUse, Interface, SocketUse};
+use super::prefix::{Prefix, Processes};
+use super::version::LibraryVersion;
+use super::{
+    GdrNic, GdrPair, NcclLog, Note, PluginNote, RingSummary, Setting, SettingOrigin, Warning,
+    limits,
+};
+use crate::evidence::cite::Cite;
+use crate::evidence::line::Line;
+use crate::evidence::reader::{Reader, Verdict};
+use crate::evidence::sighting::{ProcessId, Tally};
+use crate::evidence::wording::wording;
+use crate::evidence::{Artefact, Format};
+
+/// What the marks of both libraries share.
+static MARK: LazyLock<Finder<'static>> = LazyLock::new(|| Finder::new("CCL "));
+
+/// Most messages read out of one line; interleaving glues two, rarely three.
+const MAX_MESSAGES: usize = 16;
+/// Longest value of a setting that is kept.
+const MAX_VALUE: usize = 4_096;
+
+pub(crate) struct NcclReader {
+    processes: Processes,
+    connections: Connections,
+    members: Members,
+    versions: Tally<LibraryVersion>,
+    settings: Tally<Setting>,
+    bootstrap: Tally<Vec<Interface>>,
+    networks: Tally<String>,
+    plugins: Tally<PluginNote>,
+    ib: Tally<IbUse>,
+    sockets: Tally<SocketUse>,
+    gdr_pairs: Tally<GdrPair>,
+    gdr_nics: Tally<GdrNic>,
+    notes: Tally<Note>,
+    rings: Tally<RingSummary>,
+    completions: Tally<CompletionError>,
+    warnings: Tally<Warning, String>,
+    lines: u64,
+}
+
+impl Default for NcclReader {
+    fn default() -> Self {
+        Self {
+            processes: Processes::default(),
+            connections: Connections::default(),
+            members: Members::default(),
+            versions: Tally::with_limit(limits::FACTS),
+            settings: Tally::with_limit(limits::FACTS),
+            bootstrap: Tally::with_limit(limits::FACTS),
+            networks: Tally::with_limit(limits::FACTS),
+            plugins: Tally::with_limit(limits::FACTS),
+            ib: Tally::with_limit(limits::FACTS),
+            sockets: Tally::with_limit(limits::FACTS),
+            gdr_pairs: Tally::with_limit(limits::FACTS),
+            gdr_nics: Tally::with_limit(limits::FACTS),
+            notes: Tally::with_limit(limits::FACTS),
+            rings: Tally::with_limit(limits::FACTS),
+            completions: Tally::with_limit(limits::FACTS),
+            warnings: Tally::with_limit(limits::WARNINGS),
+            lines: 0,
+        }
+    }
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Mark {
+    Info,
+    Warn,
+    Version,
+}
+
+/// Where the next message of a text begins: the place of its mark, the mark, the place of its words.
+fn next_mark(text: &str, from: usize) -> Option<(usize, Mark, usize)> {
+    let bytes = text.as_bytes();
+    let mut from = from;
+    loop {
+        let tail = from + MARK.find(bytes.get(from..)?)?;
+        let after = tail + MARK.needle().len();
+        let rest = bytes.get(after..)?;
+        let (at, maker) = tail.checked_sub(1).map_or((0, b' '), |at| (at, bytes[at]));
+        match maker {
+            b'N' if rest.starts_with(b"INFO ") => return Some((at, Mark::Info, after + 5)),
+            b'N' if rest.starts_with(b"WARN ") => return Some((at, Mark::Warn, after + 5)),
+            b'N' if rest.starts_with(b"TRACE ") => return Some((at, Mark::Info, after + 6)),
+            b'N' | b'R' if rest.starts_with(b"version") => {
+                return Some((at, Mark::Version, after + 7));
+            }
+            _ => from = after,
+        }
+    }
+}
+
+/// One message and who wrote it.
+struct Message<'a, 'b> {
+    text: &'a str,
+    by: ProcessId,
+    line: &'a Line<'b>,
+    /// Its tail is really its tail.
+    whole: bool,
+}
+
+impl Message<'_, '_> {
+    fn cite(&self) -> Cite {
+        self.line.cite()
+    }
+}
+
+impl Reader for NcclReader {
+    fn offer(&mut self, line: &Line<'_>) -> Verdict {
+        let text = line.text;
+        let Some(first) = next_mark(text, 0) else {
+            return self.without_mark(line);
+        };
+        self.connections.settle();
+        self.lines += 1;
+        let (mut begin, mut next) = (0, Some(first));
+        for _ in 0..MAX_MESSAGES {
+            let Some((at, mark, words)) = next else { break };
+            if mark == Mark::Version {
+                // Printed without a prefix, so nobody in particular said it.
+                self.version(&text[at..], None, line);
+                break;
+            }
+            next = next_mark(text, words);
+            let prefix = &text[begin..at];
+            let by = self.processes.identify(prefix, line.task, begin > 0);
+            let end = match next {
+                // A version is itself what an INFO line says.
+                Some((later, Mark::Version, _)) => {
+                    self.version(&text[later..], Some(by), line);
+                    next = None;
+                    text.len()
+                }
+                Some((later, ..)) => words + Prefix::parse(&text[words..later]).starts,
+                None => text.len(),
+            };
+            let message = Message {
+                text: text[words..end].trim_start(),
+                by,
+                line,
+                whole: line.whole && next.is_none(),
+            };
+            match mark {
+                Mark::Info => self.info(&message),
+                Mark::Warn => self.warn(&message, Prefix::parse(prefix).site),
+                Mark::Version => {}
+            }
+            begin = end;
+        }
+        Verdict::Taken
+    }
+
+    fn finish(mut self: Box<Self>) -> Option<(Format, Artefact)> {
+        let spoken = self.connections.own_ranks();
+        let ranks = self.members.ranks();
+        for (at, process) in self.processes.known_mut().iter_mut().enumerate() {
+            let id = ProcessId(at as u32);
+            process.rank = ranks
+                .get(&id)
+                .copied()
+                .or(spoken.get(&id).copied().flatten());
+        }
+        let gathered = self.connections.finish();
+        let beyond_limits = gathered.beyond
+            + self.members.beyond()
+            + self.settings.beyond()
+            + self.gdr_pairs.beyond()
+            + self.gdr_nics.beyond()
+            + self.notes.beyond()
+            + self.completions.beyond()
+            + self.warnings.beyond();
+        let log = NcclLog {
+            processes: self.processes.into_known(),
+            versions: self.versions.into_seen(),
+            settings: self.settings.into_seen(),
+            bootstrap: self.bootstrap.into_seen(),
+            networks: self.networks.into_seen(),
+            plugins: self.plugins.into_seen(),
+            ib: self.ib.into_seen(),
+            sockets: self.sockets.into_seen(),
+            gdr_pairs: self.gdr_pairs.into_seen(),
+            gdr_nics: self.gdr_nics.into_seen(),
+            notes: self.notes.into_seen(),
+            connections: gathered.connections,
+            totals: gathered.totals,
+            cut: gathered.cut,
+            rings: self.rings.into_seen(),
+            members: self.members.into_list(),
+            completions: self.completions.into_seen(),
+            warnings: self.warnings.into_seen(),
+            beyond_limits,
+            lines: self.lines,
+        };
+        Some((Format::NcclLog, Artefact::NcclLog(Box::new(log))))
+    }
+}
+
+impl NcclReader {
+    /// A line without a mark: the rest of a wrapped suffix, or one of RCCL's banner.
+    fn without_mark(&mut self, line: &Line<'_>) -> Verdict {
+        let banner = [
+            "HIP version",
+            "ROCm version",
+            "Hostname     :",
+            "Librccl path",
+        ];
+        if self.connections.takes_wrapped_rest(line.text)
+            || (self.lines > 0 && banner.iter().any(|words| line.trimmed().starts_with(words)))
+        {
+            self.lines += 1;
+            return Verdict::Taken;
+        }
+        Verdict::Refused
+    }
+
+    fn version(&mut self, text: &str, by: Option<ProcessId>, line: &Line<'_>) {
+        if let Some(version) = LibraryVersion::parse(text) {
+            self.versions.see(version, by, || line.cite());
+        }
+    }
+
+    fn info(&mut self, message: &Message<'_, '_>) {
+        let text = message.text;
+        match text.bytes().next() {
+            Some(b'C' | b'R') if self.channel(message) => {}
+            Some(b'C') if text.starts_with("Connected ") => self.connected(message),
+            Some(b'C') if text.starts_with("Could not enable P2P") => {
+                self.note(message, Note::PeerAccessRefused(text.to_owned()));
+            }
+            Some(b'C') if text.starts_with("CONFIG_DMABUF_MOVE_NOTIFY and") => {
+                self.note(message, Note::DmaBufKernelUnsupported);
+            }
+            Some(b'T') if text.starts_with("Trees") => {}
+            Some(b'B') if text.starts_with("Bootstrap") => self.bootstrap(message),
+            Some(b'G' | b'N') if self.gdr(message) => {}
+            Some(b'N') if text.starts_with("NET/") => self.net(message),
+            Some(b'N') if text.starts_with("NVLS multicast support is ") => {
+                self.note(message, Note::Nvls(!text.contains("not available")));
+            }
+            Some(b'N' | b'R' | b'U' | b'P' | b'I' | b'A' | b'F')
+                if self.setting(message) || self.plugin(message) => {}
+            _ => self.remark(message),
+        }
+    }
+
+    fn channel(&mut self, message: &Message<'_, '_>) -> bool {
+        let Some(channel) = ChannelLine::parse(message.text) else {
+            return false;
+        };
+        self.connections
+            .take(channel, message.by, message.line, message.whole);
+        true
+    }
+
+    fn connected(&mut self, message: &Message<'_, '_>) {
+        let text = message.text;
+        if let Some(rest) = text.strip_prefix("Connected all rings") {
+            let flag = |mark: &str| {
+                let digit = rest.split_once(mark)?.1.bytes().next()?;
+                matches!(digit, b'0' | b'1').then_some(digit == b'1')
+            };
+            let summary = RingSummary {
+                pxn: flag("PXN "),
+                gdr: flag("GDR "),
+            };
+            self.rings.see(summary, message.by, || message.cite());
+        } else if text.starts_with("Connected NVLS") {
+            self.note(message, Note::NvlsConnected);
+        } else if text.starts_with("Connected Collnet") || text.starts_with("Connected CollNet") {
+            self.note(message, Note::CollNetConnected);
+        }
+    }
+
+    fn bootstrap(&mut self, message: &Message<'_, '_>) {
+        if let Some((_, list)) = message.text.split_once(": Using ") {
+            let interfaces = Interface::parse_list(list);
+            if !interfaces.is_empty() {
+                self.bootstrap
+                    .see(interfaces, message.by, || message.cite());
+            }
+        }
+    }
+
+    fn gdr(&mut self, message: &Message<'_, '_>) -> bool {
+        match GdrLine::parse(message.text) {
+            Some(GdrLine::Pair(pair)) => self.gdr_pairs.see(pair, message.by, || message.cite()),
+            Some(GdrLine::Nic(nic)) => self.gdr_nics.see(nic, message.by, || message.cite()),
+            None if message.text.starts_with("GDRDMA not enabled") => {
+                self.note(message, Note::GdrModuleMissing)
+            }
+            None => return false,
+        }
+        true
+    }
+
+    /// `NET/IB : …`, `NET/Socket : …`, `NET/Plugin: …`, `NET/OFI …` and networks of other makers.
+    fn net(&mut self, message: &Message<'_, '_>) {
+        let text = message.text;
+        let name_end = text[4..].find([' ', ':']).map_or(text.len(), |at| at + 4);
+        let (name, rest) = (
+            &text[4..name_end],
+            text[name_end..].trim_start_matches([' ', ':']),
+        );
+        match name {
+            "Plugin" => {
+                self.plugin(message);
+            }
+            "OFI" => self.ofi(message, rest),
+            _ if rest.starts_with("No device found") => self.note(message, Note::NoIbDevice),
+            "IB" => match rest.strip_prefix("Using") {
+                Some(list) if message.whole => {
+                    self.ib
+                        .see(IbUse::parse(list), message.by, || message.cite());
+                }
+                _ if rest.starts_with("Data Direct DMA Interface") => {
+                    let device = rest.rsplit(' ').next().unwrap_or_default();
+                    self.note(message, Note::DataDirect(device.to_owned()));
+                }
+                _ => {}
+            },
+            _ if name.contains("Socket") && rest.starts_with("Using ") => {
+                let used = SocketUse {
+                    network: name.to_owned(),
+                    interfaces: Interface::parse_list(&rest["Using ".len()..]),
+                };
+                self.sockets.see(used, message.by, || message.cite());
+            }
+            _ => self.plugin_note(message, PluginNote::Speaks(name.to_owned())),
+        }
+    }
+
+    fn ofi(&mut self, message: &Message<'_, '_>, rest: &str) {
+        let word = |mark: &str| {
+            Some(
+                rest.split_once(mark)?
+                    .1
+                    .split([' ', ','])
+                    .next()?
+                    .to_owned(),
+            )
+        };
+        let lower = rest.to_ascii_lowercase();
+        let note = if let Some(version) =
+            word("aws-ofi-nccl ").filter(|v| v.starts_with(|c: char| c.is_ascii_digit()))
+        {
+            PluginNote::OfiPlugin(version)
+        } else if let Some(version) = word("Using Libfabric version ") {
+            PluginNote::Libfabric(version)
+        } else if let Some(protocol) = word("Using transport protocol ") {
+            PluginNote::OfiProtocol(protocol)
+        } else if let Some((_, name)) = lower.split_once("selected provider is ") {
+            PluginNote::OfiProvider {
+                provider: name.split([' ', ',']).next().unwrap_or_default().to_owned(),
+                nics: word("(found ").and_then(|n| n.parse().ok()),
+            }
+        } else if let Some(platform) = word("Running on ").filter(|_| rest.contains(" platform")) {
+            PluginNote::Platform(platform)
+        } else {
+            self.ofi_remark(message, rest);
+            return;
+        };
+        self.plugin_note(message, note);
+    }
+
+    fn ofi_remark(&mut self, message: &Message<'_, '_>, rest: &str) {
+        if let Some((_, answer)) = rest.split_once("Support for DMA-BUF registrations: ") {
+            self.note(message, Note::PluginDmaBuf(answer.starts_with("true")));
+        } else if [
+            "disabling GDR",
+            "GDR disabled",
+            "GDR not supported",
+            "Disabling GDR",
+        ]
+        .iter()
+        .any(|words| rest.contains(words))
+        {
+            self.note(message, Note::PluginDisablesGdr(rest.to_owned()));
+        } else if let Some(set) = set_by_plugin(rest) {
+            self.settings.see(set, message.by, || message.cite());
+        }
+    }
+
+    fn setting(&mut self, message: &Message<'_, '_>) -> bool {
+        let found = [" set by environment to ", " set to "]
+            .iter()
+            .find_map(|words| message.text.split_once(words));
+        let Some((name, value)) = found.filter(|(name, _)| is_variable(name)) else {
+            return false;
+        };
+        let setting = Setting {
+            name: name.to_owned(),
+            value: setting_value(value),
+            origin: SettingOrigin::Environment,
+        };
+        self.settings.see(setting, message.by, || message.cite());
+        true
+    }
+
+    fn plugin(&mut self, message: &Message<'_, '_>) -> bool {
+        let text = message.text;
+        let after = |words: &str| text.split_once(words).map(|(_, rest)| rest.trim());
+        if let Some(network) = after("Using network ") {
+            self.networks
+                .see(network.to_owned(), message.by, || message.cite());
+            return true;
+        }
+        if let Some(network) =
+            after("Assigned NET plugin ").and_then(|t| t.strip_suffix(" to comm"))
+        {
+            self.networks
+                .see(network.to_owned(), message.by, || message.cite());
+            return true;
+        }
+        let note = if let Some(name) = after("Initialized NET plugin ") {
+            PluginNote::Initialized(name.to_owned())
+        } else if let Some(name) = after("Failed to initialize NET plugin ") {
+            PluginNote::Failed(name.to_owned())
+        } else if let Some(path) = after("Plugin Path : ") {
+            PluginNote::Path(path.to_owned())
+        } else if let Some(name) = after("P2P plugin ") {
+            PluginNote::Loaded {
+                name: name.rsplit(' ').next().unwrap_or(name).to_owned(),
+                interface: name.split_once(' ').map(|(version, _)| version.to_owned()),
+            }
+        } else if let Some(name) = after("Loaded net plugin ") {
+            let (name, version) = name.rsplit_once(" (").unwrap_or((name, ""));
+            PluginNote::Loaded {
+                name: name.to_owned(),
+                interface: Some(version.trim_end_matches(')').to_owned()).filter(|v| !v.is_empty()),
+            }
+        } else if text.contains("No plugin found") || text.contains("Using internal network plugin")
+        {
+            PluginNote::NotFound
+        } else {
+            return false;
+        };
+        self.plugin_note(message, note);
+        true
+    }
+
+    fn remark(&mut self, message: &Message<'_, '_>) {
+        let text = message.text;
+        let note = if text.contains("comm 0x") {
+            self.members
+                .take(text, message.by, message.line, message.whole);
+            return;
+        } else if text.starts_with("DMA-BUF is available")
+            || text.starts_with("DMA_BUF Support Enabled")
+        {
+            Note::DmaBufAvailable
+        } else if text.starts_with("Dmabuf feature disabled") {
+            Note::DmaBufDisabled
+        } else if text.starts_with("DMA_BUF_SUPPORT Failed") {
+            Note::DmaBufKernelUnsupported
+        } else if let Some(reason) = text.strip_prefix("PXN Disabled") {
+            Note::PxnDisabled(reason.trim().to_owned())
+        } else if let Some(place) = text.strip_prefix("Found ").filter(|t| t.contains("peer")) {
+            Note::GdrModuleFound(place.to_owned())
+        } else if let Some(number) = text.strip_prefix("cudaDriverVersion ") {
+            match number.trim().parse() {
+                Ok(number) => Note::CudaDriver(number),
+                Err(_) => return,
+            }
+        } else if let Some(version) = text.strip_prefix("Kernel version: ") {
+            Note::KernelVersion(version.trim().to_owned())
+        } else if let Some(hint) = text.strip_prefix("HINT: ") {
+            Note::Hint(hint.to_owned())
+        } else if text.ends_with("Connected CollNet") {
+            Note::CollNetConnected
+        } else if let Some(code) = error_code(text) {
+            Note::ErrorTrace(code)
+        } else {
+            return;
+        };
+        self.note(message, note);
+    }
+
+    fn warn(&mut self, message: &Message<'_, '_>, site: Option<&str>) {
+        let text = message.text;
+        if text.contains("iommu=pt") {
+            self.note(message, Note::IommuPtMissing);
+        } else if text.starts_with("NUMA auto balancing") {
+            self.note(message, Note::NumaBalancing);
+        }
+        if let Some(completion) = CompletionError::parse(text) {
+            self.completions
+                .see(completion, message.by, || message.cite());
+        }
+        let key = wording(text);
+        self.warnings.see_as(key.as_str(), message.by, || {
+            message.cite().of(Warning {
+                site: site.map(str::to_owned),
+                text: text.to_owned(),
+            })
+        });
+    }
+
+    fn note(&mut self, message: &Message<'_, '_>, note: Note) {
+        self.notes.see(note, message.by, || message.cite());
+    }
+
+    fn plugin_note(&mut self, message: &Message<'_, '_>, note: PluginNote) {
+        self.plugins.see(note, message.by, || message.cite());
+    }
+}
+
+fn is_variable(name: &str) -> bool {
+    name.starts_with(|c: char| c.is_ascii_uppercase())
+        && name
+            .bytes()
+            .all(|b| b.is_ascii_uppercase() || b.is_ascii_digit() || b == b'_')
+}
+
+/// A value without the full stop that NCCL puts after numbers.
+fn setting_value(value: &str) -> String {
+    let value = value.trim();
+    let number = value.strip_suffix('.').filter(|n| n.parse::<i64>().is_ok());
+    let value = number.unwrap_or(value);
+    let end = value
+        .char_indices()
+        .nth(MAX_VALUE)
+        .map_or(value.len(), |(at, _)| at);
+    value[..end].to_owned()
+}
+
+/// `Setting NCCL_PROTO to "simple"`, `Setting X environment variable to 1`, `Adding X=1 to environment`.
+fn set_by_plugin(text: &str) -> Option<Setting> {
+    let (name, value) = if let Some(rest) = text.strip_prefix("Adding ") {
+        rest.strip_suffix(" to environment")?.split_once('=')?
+    } else {
+        let (name, value) = text.strip_prefix("Setting ")?.split_once(" to ")?;
+        (name.trim_end_matches(" environment variable"), value)
+    };
+    is_variable(name).then(|| Setting {
+        name: name.to_owned(),
+        value: setting_value(value.trim_matches('"')),
+        origin: SettingOrigin::Plugin,
+    })
+}
+
+/// `transport/net.cc:753 -> 6`: the result code on the way out of an error.
+fn error_code(text: &str) -> Option<u32> {
+    let (place, code) = text.rsplit_once(" -> ")?;
+    place.contains(".cc:").then_some(())?;
+    code.split_whitespace().next()?.parse().ok()
+}

@@ -1,0 +1,133 @@
+//! Which format a line begins, by what it says.
+//!
+//! Each format has telling words; only formats whose words a line contains look at it closely, so a
+//! line of some other program costs one pass over its bytes.
+
+use std::sync::LazyLock;
+
+use aho_corasick::AhoCorasick;
+
+use super::gdscheck::GdsCheckReader;
+use super::line::Line;
+use super::nccl_log::NcclReader;
+use super::nccl_tests::NcclTestsReader;
+use super::reader::{Reader, Verdict};
+use super::rocm::RocmReader;
+use super::topo_matrix::MatrixReader;
+
+type Opening = Option<(Box<dyn Reader>, Verdict)>;
+
+/// Offers a line to a new reader, which takes it only if it can be the first one.
+fn begin<R: Reader + Default + 'static>(line: &Line<'_>) -> Opening {
+    let mut reader = Box::new(R::default());
+    match reader.offer(line) {
+        verdict @ (Verdict::Taken | Verdict::Shared | Verdict::Last) => Some((reader, verdict)),
+        Verdict::Refused | Verdict::Restart => None,
+    }
+}
+
+/// A format's reader and its telling words; the first in the list that takes a line has it.
+struct Teller {
+    words: &'static [&'static str],
+    begin: fn(&Line<'_>) -> Opening,
+}
+
+const TELLERS: &[Teller] = &[
+    Teller {
+        words: &["NCCL INFO", "NCCL WARN", "NCCL version", "RCCL version"],
+        begin: begin::<NcclReader>,
+    },
+    Teller {
+        words: &[
+            "ROCm System Management",
+            "between two GPUs",
+            "(Topology) Numa",
+        ],
+        begin: begin::<RocmReader>,
+    },
+    Teller {
+        words: &["GPU", "NIC", "topo -p2p"],
+        begin: begin::<MatrixReader>,
+    },
+    Teller {
+        words: &[
+            "GDS release",
+            "nvidia_fs ",
+            "libcufile",
+            "Platform ",
+            "platform ",
+            "cufile init",
+            "No GPU found",
+            "GPUDirect Storage",
+            "upported",
+            "compat",
+            "properties.",
+            "CONFIGURATION:",
+        ],
+        begin: begin::<GdsCheckReader>,
+    },
+    Teller {
+        words: &[
+            "busbw",
+            "out-of-place",
+            "nThread",
+            "Rank ",
+            "Out of bounds",
+            "Avg bus",
+            "_perf",
+            "Collective test",
+            "Test NCCL",
+            "Test CUDA",
+            "float",
+            "half",
+            "double",
+            "int",
+            "fp8",
+            "f8e",
+            "char",
+        ],
+        begin: begin::<NcclTestsReader>,
+    },
+];
+
+static WORDS: LazyLock<Option<AhoCorasick>> = LazyLock::new(|| {
+    let words = TELLERS.iter().flat_map(|teller| teller.words);
+    AhoCorasick::new(words).ok()
+});
+
+/// Which teller each word of [`WORDS`] belongs to.
+static OWNERS: LazyLock<Vec<usize>> = LazyLock::new(|| {
+    let each = |(at, teller): (usize, &Teller)| std::iter::repeat_n(at, teller.words.len());
+    TELLERS.iter().enumerate().flat_map(each).collect()
+});
+
+/// Begins an artefact with a line, if it can be the first line of one; several, if it is shared.
+pub(super) fn open(
+    line: &Line<'_>,
+    _lone_brace: bool,
+    mut begin: impl FnMut(Box<dyn Reader>, Verdict),
+) {
+    let Some(words) = WORDS.as_ref() else { return };
+    // The plain search skips ahead; only a line with a telling word is searched for all of them.
+    if words.find(line.text).is_none() {
+        return;
+    }
+    let mut candidates = 0_u64;
+    for found in words.find_overlapping_iter(line.text) {
+        if let Some(owner) = OWNERS.get(found.pattern().as_usize()) {
+            candidates |= 1 << owner;
+        }
+    }
+    for (_, teller) in TELLERS
+        .iter()
+        .enumerate()
+        .filter(|(at, _)| candidates & (1 << at) != 0)
+    {
+        if let Some((reader, verdict)) = (teller.begin)(line) {
+            begin(reader, verdict);
+            if verdict != Verdict::Shared {
+                return;
+            }
+        }
+    }
+}
