@@ -1,0 +1,1 @@
+"""What the benchmark drivers under bench/ share: inputs, cache states, measurement, rounds, reports."""

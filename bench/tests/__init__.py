@@ -1,0 +1,1 @@
+"""Run with: python3 -m unittest discover -s bench/tests -t bench"""
