@@ -13,6 +13,7 @@ mod json;
 mod names;
 mod open;
 mod quoted;
+pub mod seeded;
 pub mod select;
 
 pub use error::{CheckpointError, NamedBy, Note, OtherFormat};
