@@ -35,6 +35,7 @@ pub mod topo_matrix;
 pub mod transfer;
 pub mod ucx;
 mod wording;
+mod xml_tags;
 
 use serde::Serialize;
 

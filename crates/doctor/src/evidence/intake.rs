@@ -11,7 +11,7 @@ use super::recognise;
 use super::{Document, Section, Unread};
 
 /// Longest line read; the rest of a longer one is skipped.
-pub const MAX_LINE_BYTES: usize = 4 << 20;
+pub const MAX_LINE_BYTES: usize = 8 << 20;
 /// Most artefacts open at once; the one idle for longest is closed for another.
 pub const MAX_OPEN: usize = 8;
 /// Most artefacts of one source; later ones are counted as unread.

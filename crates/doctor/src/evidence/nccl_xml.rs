@@ -1,8 +1,11 @@
 //! The XML that NCCL and RCCL read and write: topologies and channel graphs.
 
+mod reader;
+
 use crowfly_route::units::{NumaNode, PciAddress};
 use serde::Serialize;
 
+pub(crate) use self::reader::{NcclGraphReader, NcclTopologyReader};
 use super::cite::{Cite, Located};
 
 /// A topology.

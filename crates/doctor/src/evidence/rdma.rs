@@ -1,9 +1,17 @@
 //! RDMA devices and ports, from whichever tool listed them.
 
+mod ibstat;
+mod ibv_devinfo;
+mod listing;
+mod tables;
+
 use std::collections::BTreeMap;
 
 use serde::Serialize;
 
+pub(crate) use self::ibstat::{IbstatReader, IbstatusReader};
+pub(crate) use self::ibv_devinfo::IbvDevinfoReader;
+pub(crate) use self::tables::{RdmaLinkReader, ShowGidsReader};
 use super::cite::{Cite, Located};
 pub use super::nccl_log::LinkLayer;
 

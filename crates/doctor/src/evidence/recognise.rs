@@ -8,9 +8,12 @@ use std::sync::LazyLock;
 use aho_corasick::AhoCorasick;
 
 use super::gdscheck::GdsCheckReader;
+use super::kept::{LstopoReader, SnapshotReader};
 use super::line::Line;
 use super::nccl_log::NcclReader;
 use super::nccl_tests::NcclTestsReader;
+use super::nccl_xml::{NcclGraphReader, NcclTopologyReader};
+use super::rdma::{IbstatReader, IbstatusReader, IbvDevinfoReader, RdmaLinkReader, ShowGidsReader};
 use super::reader::{Reader, Verdict};
 use super::rocm::RocmReader;
 use super::topo_matrix::MatrixReader;
@@ -31,6 +34,9 @@ struct Teller {
     words: &'static [&'static str],
     begin: fn(&Line<'_>) -> Opening,
 }
+
+/// What the first lines of a snapshot contain.
+const SNAPSHOT: &str = "\"crowfly.snapshot/";
 
 const TELLERS: &[Teller] = &[
     Teller {
@@ -88,6 +94,48 @@ const TELLERS: &[Teller] = &[
         ],
         begin: begin::<NcclTestsReader>,
     },
+    Teller {
+        words: &[
+            "<system ",
+            "<cpu numaid=",
+            "<pci busid=",
+            "<gpu dev=",
+            "<net name=",
+        ],
+        begin: begin::<NcclTopologyReader>,
+    },
+    Teller {
+        words: &["<graphs", "<graph id="],
+        begin: begin::<NcclGraphReader>,
+    },
+    Teller {
+        words: &["<topology"],
+        begin: begin::<LstopoReader>,
+    },
+    Teller {
+        words: &[SNAPSHOT],
+        begin: begin::<SnapshotReader>,
+    },
+    Teller {
+        words: &["hca_id:"],
+        begin: begin::<IbvDevinfoReader>,
+    },
+    Teller {
+        words: &["CA '"],
+        begin: begin::<IbstatReader>,
+    },
+    Teller {
+        words: &["Infiniband device '"],
+        begin: begin::<IbstatusReader>,
+    },
+    Teller {
+        words: &["INDEX", ":0000:", ":ffff:", "fe80:"],
+        begin: begin::<ShowGidsReader>,
+    },
+    Teller {
+        words: &[" state ", " ==> "],
+        begin: begin::<RdmaLinkReader>,
+    },
 ];
 
 static WORDS: LazyLock<Option<AhoCorasick>> = LazyLock::new(|| {
@@ -104,9 +152,15 @@ static OWNERS: LazyLock<Vec<usize>> = LazyLock::new(|| {
 /// Begins an artefact with a line, if it can be the first line of one; several, if it is shared.
 pub(super) fn open(
     line: &Line<'_>,
-    _lone_brace: bool,
+    lone_brace: bool,
     mut begin: impl FnMut(Box<dyn Reader>, Verdict),
 ) {
+    if lone_brace && line.text.contains(SNAPSHOT) {
+        let mut reader = Box::new(SnapshotReader::after_brace());
+        if reader.offer(line) == Verdict::Taken {
+            return begin(reader, Verdict::Taken);
+        }
+    }
     let Some(words) = WORDS.as_ref() else { return };
     // The plain search skips ahead; only a line with a telling word is searched for all of them.
     if words.find(line.text).is_none() {
