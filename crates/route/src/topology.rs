@@ -3,8 +3,9 @@
 //!
 //! Decoding is pure and total: one odd device becomes an [`Oddity`], never an early exit.
 //!
-//! [`Topology::from_snapshot`] decodes a machine's own observations; `crates/route/src/topology/decode`
-//! has one file per kind of device, each of which lists the keys it reads.
+//! [`Topology::from_snapshot`] decodes a machine's own observations; `topology/decode/` has one
+//! file per kind of device, each of which lists the keys it reads. [`Topology::from_any`] takes
+//! hwloc's and NCCL's files as well.
 
 use std::collections::BTreeMap;
 
@@ -16,13 +17,19 @@ mod config_space;
 mod decode;
 mod device;
 mod distance;
+mod file;
+mod gpu_links;
 mod hierarchy;
+mod hwloc;
 mod links;
+mod nccl;
 pub mod pcie;
 mod storage;
+mod xml;
 
 pub use device::Device;
 pub use distance::{Distance, Path, Relation};
+pub use file::TopologyError;
 pub use links::LinkState;
 
 pub use pcie::{
@@ -284,19 +291,6 @@ pub enum GpuLinkKind {
     NvLink,
     /// AMD's xGMI.
     Xgmi,
-}
-
-/// Rate of one NVLink in one direction, by compute capability: NVLink 1 to 5 as NVIDIA publishes
-/// them for each architecture (GA10x has slower lanes than GA100); `None` where it has none.
-pub(crate) fn nvlink_rate(compute_capability: &str) -> Option<BytesPerSecond> {
-    let gigabytes = match compute_capability {
-        "6.0" => 20.0,
-        "7.0" | "7.2" | "7.5" | "8.0" | "9.0" => 25.0,
-        "8.6" => 14.0625,
-        "10.0" | "10.3" => 50.0,
-        _ => return None,
-    };
-    Some(BytesPerSecond::gb(gigabytes))
 }
 
 /// Something that could not be decoded.

@@ -43,6 +43,7 @@ fn given_a_dgx_h100_then_every_device_is_found_in_its_place() {
     let full = PcieLink {
         current: Some(gen5(16)),
         maximum: Some(gen5(16)),
+        rate: None,
     };
     assert_eq!(function.link, Some(full));
     assert_eq!(function.max_read_request, Some(512));
@@ -125,7 +126,10 @@ fn given_intel_vmd_then_its_drives_hang_below_the_vmd_function() {
     let drive = &topology.pci[&address("10000:e1:00.0")];
     let above: Vec<_> = topology.above(drive.address).map(|f| f.address).collect();
     assert_eq!(above, [address("10000:e0:02.0"), address("0000:5d:05.5")]);
-    assert_eq!((drive.root.domain, drive.root.bus), (0, 0x5d));
+    assert_eq!(
+        drive.root.map(|r| r.to_string()).as_deref(),
+        Some("pci0000:5d")
+    );
     assert_eq!(topology.pci[&above[0]].port, Some(PortKind::Root));
     assert!(drive.link.is_some());
 }
@@ -160,7 +164,7 @@ fn given_no_link_text_then_the_function_is_taken_as_below_a_host_bridge_and_that
     assert_eq!(topology.pci[&gpu].parent, None);
     assert_eq!(
         topology.oddities[0].what,
-        "`permission denied` does not lead to the function; taken as directly below a host bridge"
+        "`permission denied` does not lead to the function; taken as directly below some host bridge"
     );
 }
 

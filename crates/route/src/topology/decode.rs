@@ -1,10 +1,9 @@
 //! From a machine's own observations to the graph.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 
-use super::{Oddity, PciDevice, Topology};
+use super::{Oddity, Topology};
 use crate::snapshot::Snapshot;
-use crate::units::PciAddress;
 
 mod gpu_links;
 mod gpus;
@@ -40,10 +39,10 @@ impl Topology {
     }
 }
 
-/// Whether a function is a GPU or another accelerator.
-pub(super) fn is_accelerator(function: &PciDevice, pci: &BTreeMap<PciAddress, PciDevice>) -> bool {
-    gpus::vendor(function, pci).is_some()
-}
+/// Whose GPU or other accelerator a function is; `None` when it is none.
+pub(super) use gpus::vendor as gpu_vendor;
+/// How device names sort: `mlx5_10` behind `mlx5_9`.
+pub(super) use nics::natural;
 
 impl Oddity {
     pub(super) fn new(at: impl Into<String>, what: impl Into<String>) -> Self {

@@ -144,8 +144,9 @@ impl Topology {
 
     fn between(&self, a: &PciDevice, b: &PciDevice) -> Distance {
         if a.address == b.address {
+            // Two ports of one function, or two drives of one controller: no bridge in between.
             return Distance {
-                relation: Relation::Same,
+                relation: Relation::Pix,
                 path: Path::default(),
             };
         }
@@ -204,7 +205,6 @@ impl Topology {
         b: &PciDevice,
         doubts: &mut Vec<String>,
     ) -> (Relation, Option<Crossing>) {
-        let name = |f: &PciDevice| format!("pci{:04x}:{:02x}", f.root.domain, f.root.bus);
         let host_bridge = |link: String| {
             Some(Crossing {
                 link,
@@ -213,16 +213,22 @@ impl Topology {
                 degraded: false,
             })
         };
-        if a.root == b.root {
-            return (Relation::Phb, host_bridge(name(a)));
-        }
-        match (self.numa_of(a.address), self.numa_of(b.address)) {
-            (Some(from), Some(to)) if from == to => {
-                let between = format!("{}–{}", name(a), name(b));
-                (Relation::Node, host_bridge(between))
+        let nodes = (self.numa_of(a.address), self.numa_of(b.address));
+        match (nodes, a.root.zip(b.root)) {
+            ((Some(from), Some(to)), _) if from != to => {
+                (Relation::Sys, Some(self.between_nodes(from, to, doubts)))
             }
-            (Some(from), Some(to)) => (Relation::Sys, Some(self.between_nodes(from, to, doubts))),
-            (from, to) => {
+            (_, Some((one, other))) if one == other => {
+                (Relation::Phb, host_bridge(one.to_string()))
+            }
+            ((Some(_), Some(_)), Some((one, other))) => {
+                (Relation::Node, host_bridge(format!("{one}–{other}")))
+            }
+            ((Some(node), Some(_)), None) => {
+                doubts.push("whether they share a host bridge is not known: NODE, or PHB".into());
+                (Relation::Node, host_bridge(format!("within {node}")))
+            }
+            ((from, to), _) => {
                 for (function, _) in [(a, from), (b, to)].iter().filter(|(_, n)| n.is_none()) {
                     doubts.push(format!(
                         "the NUMA node of {} is not known: whether the way leaves the socket is open",

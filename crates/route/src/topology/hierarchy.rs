@@ -3,9 +3,9 @@
 
 use std::collections::BTreeMap;
 
-use super::pcie::{self, AcsState, PciDevice, PcieLink, PcieSpeed, PortKind, RootComplex};
+use super::pcie::{self, PciDevice, PcieLink, PcieSpeed, PortKind};
 use super::{Oddity, Topology};
-use crate::units::PciAddress;
+use crate::units::{BytesPerSecond, PciAddress};
 
 /// The most bridges above a function. A domain has 256 buses, so a longer chain is none.
 pub(super) const MAX_BRIDGES: usize = 256;
@@ -18,6 +18,7 @@ pub(super) const MAX_FUNCTIONS: usize = 16_384;
 pub(super) struct PortSpeeds {
     pub current: Option<PcieSpeed>,
     pub maximum: Option<PcieSpeed>,
+    pub rate: Option<BytesPerSecond>,
     /// Whether the function can be PCI Express at all.
     pub express: bool,
 }
@@ -76,7 +77,8 @@ impl Builder {
                     ));
                     PciDevice {
                         parent,
-                        ..unseen_bridge(*bridge, root)
+                        class: pcie::BRIDGE,
+                        ..PciDevice::unseen(*bridge, root)
                     }
                 });
                 parent = Some(*bridge);
@@ -159,38 +161,12 @@ impl Builder {
             .and_then(|port| self.speeds.get(&port.address)?.maximum);
         Some(PcieLink {
             current: own.current,
+            rate: own.rate,
             maximum: match (own.maximum, far_end) {
                 (Some(own), Some(far)) => Some(own.meet(far)),
                 (own, _) => own,
             },
         })
-    }
-}
-
-fn unseen_bridge(address: PciAddress, root: RootComplex) -> PciDevice {
-    PciDevice {
-        address,
-        parent: None,
-        root,
-        class: pcie::BRIDGE,
-        vendor: 0xffff,
-        device: 0xffff,
-        name: "not looked at".into(),
-        driver: None,
-        numa: None,
-        port: None,
-        link: None,
-        power_state: None,
-        acs: AcsState::Unreadable,
-        bars: Vec::new(),
-        iommu_group: None,
-        iommu_type: None,
-        max_read_request: None,
-        max_payload: None,
-        relaxed_ordering: None,
-        peer_memory: None,
-        physical_function: None,
-        aer: None,
     }
 }
 

@@ -98,7 +98,7 @@ impl Topology {
     }
 
     fn is_gpu(&self, function: &PciDevice) -> bool {
-        decode::is_accelerator(function, &self.pci)
+        decode::gpu_vendor(function, &self.pci).is_some()
     }
 
     /// The link above a function as something that a hop crosses; `None` where there is none.
@@ -112,16 +112,20 @@ impl Topology {
             .map_or_else(|| "host bridge".to_owned(), |parent| parent.to_string());
         // What an idle GPU's link runs at says nothing about what it carries under load.
         let current = link.current.filter(|_| state != LinkState::Idle);
-        let speed = match (current, link.maximum) {
-            (Some(current), _) => format!("{current}"),
-            (None, Some(maximum)) if state == LinkState::Idle => format!("{maximum}"),
-            (None, Some(maximum)) => format!("up to {maximum}"),
-            (None, None) => "of unknown speed".into(),
+        let speed = match (current, link.rate, link.maximum) {
+            (Some(current), _, _) => current.to_string(),
+            (None, Some(rate), _) => rate.to_string(),
+            (None, None, Some(maximum)) if state == LinkState::Idle => maximum.to_string(),
+            (None, None, Some(maximum)) => format!("up to {maximum}"),
+            (None, None, None) => "of unknown speed".into(),
         };
         Some(Crossing {
             link: format!("{upper}–{address} {speed}"),
             kind: LinkKind::Pcie,
-            rate: current.or(link.maximum).map(PcieSpeed::rate),
+            rate: current
+                .map(PcieSpeed::rate)
+                .or(link.rate)
+                .or(link.maximum.map(PcieSpeed::rate)),
             degraded: state == LinkState::Degraded,
         })
     }

@@ -16,6 +16,13 @@ pub struct RootComplex {
     pub bus: u8,
 }
 
+impl fmt::Display for RootComplex {
+    /// As sysfs names its directory: `pci0000:3a`.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "pci{:04x}:{:02x}", self.domain, self.bus)
+    }
+}
+
 /// One PCI function.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct PciDevice {
@@ -23,8 +30,8 @@ pub struct PciDevice {
     pub address: PciAddress,
     /// The bridge above it; `None` directly below the host bridge.
     pub parent: Option<PciAddress>,
-    /// The host bridge above all.
-    pub root: RootComplex,
+    /// The host bridge above all; `None` where the source does not say.
+    pub root: Option<RootComplex>,
     /// Class code, `0x030200`.
     pub class: u32,
     /// Vendor id.
@@ -67,7 +74,9 @@ pub struct PciDevice {
 }
 
 /// Class code of a function that told none.
-pub(super) const UNCLASSIFIED: u32 = 0;
+const UNCLASSIFIED: u32 = 0;
+/// What a read answers when no device does.
+pub(super) const NO_ID: u16 = 0xffff;
 /// Class code of a PCI-to-PCI bridge.
 pub(super) const BRIDGE: u32 = 0x06_0400;
 
@@ -88,6 +97,34 @@ pub(super) fn name(vendor: u16, device: u16) -> String {
 }
 
 impl PciDevice {
+    /// A function of which only the address is known.
+    pub(super) fn unseen(address: PciAddress, root: Option<RootComplex>) -> Self {
+        Self {
+            address,
+            parent: None,
+            root,
+            class: UNCLASSIFIED,
+            vendor: NO_ID,
+            device: NO_ID,
+            name: "not looked at".into(),
+            driver: None,
+            numa: None,
+            port: None,
+            link: None,
+            power_state: None,
+            acs: AcsState::Unreadable,
+            bars: Vec::new(),
+            iommu_group: None,
+            iommu_type: None,
+            max_read_request: None,
+            max_payload: None,
+            relaxed_ordering: None,
+            peer_memory: None,
+            physical_function: None,
+            aer: None,
+        }
+    }
+
     /// Whether this is a PCI-to-PCI bridge (root port, switch port).
     pub const fn is_bridge(&self) -> bool {
         is_bridge(self.class)
@@ -241,12 +278,15 @@ impl fmt::Display for PcieSpeed {
 }
 
 /// The link above a function.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct PcieLink {
     /// What it runs at; `None` when not trained or not shown (virtual functions).
     pub current: Option<PcieSpeed>,
     /// The best both ends can do, as far as known.
     pub maximum: Option<PcieSpeed>,
+    /// What it runs at where the source tells the rate alone, which several speeds and widths
+    /// share (hwloc's files).
+    pub rate: Option<BytesPerSecond>,
 }
 
 #[cfg(test)]

@@ -12,7 +12,8 @@ use std::collections::BTreeMap;
 
 use super::{gpus, numbered};
 use crate::snapshot::Snapshot;
-use crate::topology::{Gpu, GpuLink, GpuLinkKind, Oddity, nvlink_rate};
+use crate::topology::gpu_links::{self, LinkEnds};
+use crate::topology::{Gpu, GpuLink, GpuLinkKind, Oddity};
 use crate::units::{BytesPerSecond, PciAddress};
 
 const KFD_NODES: &str = "/sys/class/kfd/kfd/topology/nodes";
@@ -20,8 +21,6 @@ const KFD_NODES: &str = "/sys/class/kfd/kfd/topology/nodes";
 const KFD_XGMI: u64 = 11;
 /// The most NVLinks a GPU can have; a larger index in a file is not believed.
 const MAX_NVLINKS: u32 = 64;
-/// The most GPUs whose pairs are looked at. One machine has 16, a rack-wide NVLink domain 72.
-const MAX_GPUS: usize = 1024;
 
 pub(super) fn decode(
     snapshot: &Snapshot,
@@ -41,16 +40,9 @@ fn indices(gpus: &[Gpu]) -> BTreeMap<PciAddress, u32> {
         .collect()
 }
 
-/// Active NVLinks of one GPU: into NVSwitches, and straight to other GPUs by their index.
-#[derive(Default)]
-struct ActiveLinks {
-    to_switches: u32,
-    to_gpus: BTreeMap<u32, u32>,
-}
-
 fn nvlinks(snapshot: &Snapshot, gpus: &[Gpu], oddities: &mut Vec<Oddity>) -> Vec<GpuLink> {
     let by_address = indices(gpus);
-    let mut active: BTreeMap<u32, ActiveLinks> = BTreeMap::new();
+    let mut active: BTreeMap<u32, LinkEnds> = BTreeMap::new();
     for (address, nvml) in gpus::nvml_indices(snapshot) {
         let Some(gpu) = by_address.get(&address) else {
             let at = format!("nvml:{nvml}/bus_id");
@@ -70,8 +62,8 @@ fn nvlinks(snapshot: &Snapshot, gpus: &[Gpu], oddities: &mut Vec<Oddity>) -> Vec
             let remote = text("remote_bus_id").and_then(|address| address.parse().ok());
             let remote_gpu = remote.and_then(|address| by_address.get(&address));
             match (text("remote_type"), remote_gpu) {
-                (_, Some(other)) => *ends.to_gpus.entry(*other).or_default() += 1,
-                (Some("switch"), _) => ends.to_switches += 1,
+                (_, Some(other)) => ends.to_gpu(*other, GpuLinkKind::NvLink, 1),
+                (Some("switch"), _) => ends.into_switches(1),
                 (Some("npu"), _) => {}
                 _ => oddities.push(Oddity::new(
                     at,
@@ -80,38 +72,11 @@ fn nvlinks(snapshot: &Snapshot, gpus: &[Gpu], oddities: &mut Vec<Oddity>) -> Vec
             }
         }
     }
-    if active.len() > MAX_GPUS {
-        let what = format!(
-            "{} GPUs; links between more than {MAX_GPUS} are left out",
-            active.len()
-        );
-        oddities.push(Oddity::new("nvml", what));
-        return Vec::new();
-    }
-    let mut links = Vec::new();
-    for (a, ends) in &active {
-        for (b, others) in active.range(a + 1..) {
-            // Each end counts its links; where one could not be asked, the other's word stands.
-            let straight = |from: &ActiveLinks, to| from.to_gpus.get(to).copied().unwrap_or(0);
-            let count = straight(ends, b).max(straight(others, a))
-                + ends.to_switches.min(others.to_switches);
-            if count > 0 {
-                let capability = gpus
-                    .get(*a as usize)
-                    .and_then(|gpu| gpu.compute_capability.as_deref());
-                links.push(GpuLink {
-                    a: *a,
-                    b: *b,
-                    kind: GpuLinkKind::NvLink,
-                    count,
-                    rate: capability
-                        .and_then(nvlink_rate)
-                        .map(|one| BytesPerSecond(one.0 * f64::from(count))),
-                });
-            }
-        }
-    }
-    links
+    let rate = |gpu: u32, _| {
+        let gpu = gpus.get(gpu as usize)?;
+        gpu_links::nvlink_rate(gpu.compute_capability.as_deref()?)
+    };
+    gpu_links::join(&active, rate, oddities)
 }
 
 fn xgmi(snapshot: &Snapshot, gpus: &[Gpu]) -> Vec<GpuLink> {

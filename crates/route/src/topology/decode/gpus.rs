@@ -56,7 +56,7 @@ pub(super) fn nvml_indices(snapshot: &Snapshot) -> BTreeMap<PciAddress, u32> {
 /// Whose accelerator a function is; `None` for everything else, such as the graphics of a
 /// hypervisor or a management controller, graphics without memory of their own, and virtual
 /// functions of a card that is listed itself.
-pub(super) fn vendor(
+pub(in crate::topology) fn vendor(
     function: &PciDevice,
     pci: &BTreeMap<PciAddress, PciDevice>,
 ) -> Option<GpuVendor> {

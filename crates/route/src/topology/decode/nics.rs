@@ -61,7 +61,7 @@ pub(super) fn decode(snapshot: &Snapshot, pci: &BTreeMap<PciAddress, PciDevice>)
 }
 
 /// `mlx5_10` sorts behind `mlx5_9`.
-pub(super) fn natural(name: &str) -> (&str, u64, &str) {
+pub(in crate::topology) fn natural(name: &str) -> (&str, u64, &str) {
     let stem = name.trim_end_matches(|c: char| c.is_ascii_digit());
     let number = name
         .get(stem.len()..)

@@ -29,8 +29,6 @@ const DEVICES: &str = "/sys/bus/pci/devices";
 const BARS: usize = 6;
 /// `IORESOURCE_MEM` of `include/linux/ioport.h`.
 const RESOURCE_IS_MEMORY: u64 = 0x200;
-/// What answers when nobody does.
-const NO_VENDOR: u16 = 0xffff;
 
 pub(super) fn decode(
     snapshot: &Snapshot,
@@ -57,9 +55,9 @@ fn attachment(
     at: &str,
     address: PciAddress,
     oddities: &mut Vec<Oddity>,
-) -> (RootComplex, Vec<PciAddress>) {
-    if let Some(found) = snapshot.link(at).and_then(|link| chain(link, address)) {
-        return found;
+) -> (Option<RootComplex>, Vec<PciAddress>) {
+    if let Some((root, above)) = snapshot.link(at).and_then(|link| chain(link, address)) {
+        return (Some(root), above);
     }
     let seen = match snapshot.get(at) {
         Some(observation) => format!("`{}` does not lead to the function", observation.shows()),
@@ -67,20 +65,16 @@ fn attachment(
     };
     oddities.push(Oddity::new(
         at,
-        format!("{seen}; taken as directly below a host bridge"),
+        format!("{seen}; taken as directly below some host bridge"),
     ));
-    let own = RootComplex {
-        domain: address.domain,
-        bus: address.bus,
-    };
-    (own, Vec::new())
+    (None, Vec::new())
 }
 
 fn function(
     snapshot: &Snapshot,
     at: &str,
     address: PciAddress,
-    root: RootComplex,
+    root: Option<RootComplex>,
     oddities: &mut Vec<Oddity>,
 ) -> PciDevice {
     let key = |file: &str| format!("{at}/{file}");
@@ -88,23 +82,21 @@ fn function(
     let device = snapshot.number(&key("device"));
     let class = snapshot.number(&key("class"));
     let config = snapshot.bytes(&key("config")).unwrap_or_default();
-    let removed = config.starts_with(&NO_VENDOR.to_le_bytes());
+    let removed = config.starts_with(&pcie::NO_ID.to_le_bytes());
     if vendor.is_none() || class.is_none() || removed {
         oddities.push(Oddity::new(
             at,
             "the function does not answer (removed, or not readable); kept for the paths through it",
         ));
     }
-    let (vendor, device) = (vendor.unwrap_or(NO_VENDOR), device.unwrap_or(NO_VENDOR));
+    let (vendor, device) = (vendor.unwrap_or(pcie::NO_ID), device.unwrap_or(pcie::NO_ID));
     let config = ConfigSpace::read(config);
     let iommu_group = snapshot
         .link_name(&key("iommu_group"))
         .and_then(|group| group.parse().ok());
-    let class = class.unwrap_or(pcie::UNCLASSIFIED);
+    let unseen = PciDevice::unseen(address, root);
+    let class = class.unwrap_or(unseen.class);
     PciDevice {
-        address,
-        parent: None,
-        root,
         class,
         vendor,
         device,
@@ -112,7 +104,6 @@ fn function(
         driver: snapshot.link_name(&key("driver")).map(str::to_owned),
         numa: snapshot.number(&key("numa_node")).map(NumaNode),
         port: config.port.filter(|_| pcie::is_bridge(class)),
-        link: None,
         power_state: snapshot.text(&key("power_state")).map(str::to_owned),
         acs: config.acs,
         bars: snapshot
@@ -129,6 +120,7 @@ fn function(
             .link_name(&key("physfn"))
             .and_then(|name| name.parse().ok()),
         aer: aer(snapshot, at),
+        ..unseen
     }
 }
 
@@ -181,6 +173,7 @@ fn port_speeds(snapshot: &Snapshot, at: &str) -> hierarchy::PortSpeeds {
     hierarchy::PortSpeeds {
         current: speed("current"),
         maximum: speed("max"),
+        rate: None,
         // The kernel shows these files for PCI Express functions alone.
         express: snapshot.get(&format!("{at}/max_link_width")) != Some(&Observation::Absent),
     }
