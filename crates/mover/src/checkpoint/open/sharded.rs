@@ -8,6 +8,7 @@ use crowfly_route::units::Bytes;
 use super::{folder, open_safetensors};
 use crate::checkpoint::error::{CheckpointError, NamedBy, Note};
 use crate::checkpoint::file::CheckpointFile;
+use crate::checkpoint::header::Header;
 use crate::checkpoint::index::{Index, TotalSize};
 use crate::checkpoint::quoted::Quoted;
 
@@ -74,8 +75,19 @@ impl<'i> Opened<'i> {
         Ok(())
     }
 
+    /// Comes after [`Self::hold_what_the_index_says`]: a file then holds every tensor listed for it,
+    /// and where it holds as many as are listed it holds no other.
     fn hold_nothing_else(&self, index_path: &Path) -> Result<(), CheckpointError> {
-        for (number, file) in self.files.iter().enumerate() {
+        let mut counts = vec![0; self.files.len()];
+        for (_, shard) in self.index.tensors() {
+            if let Some(slot) = counts.get_mut(shard) {
+                *slot += 1;
+            }
+        }
+        for (number, (file, count)) in self.files.iter().zip(counts).enumerate() {
+            if file.header().map(Header::len) == Some(count) {
+                continue;
+            }
             for tensor in file.tensors() {
                 let listed = self.index.shard_of(tensor.name);
                 if listed != Some(number) {
