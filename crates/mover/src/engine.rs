@@ -184,7 +184,8 @@ impl Engine {
         let mut setup = Ledger::default();
         let terms = Allowed::by(&request)?;
         let before = Before::look(&request.pieces);
-        let (lanes, mut regions) = self.landings(&request, &mut setup)?;
+        let (lanes, regions) =
+            self.landings(&request, terms.map && terms.prefer_cache, &mut setup)?;
         let mut chunks = Vec::new();
         for (index, piece) in request.pieces.iter().enumerate() {
             let cached = |range: &Range<u64>| piece.source.cached(range);
@@ -197,7 +198,7 @@ impl Engine {
             };
             cut(index, piece.range.clone(), &terms, &mut chunks);
         }
-        map_pages(&lanes, &mut chunks, &mut regions);
+        map_pages(&lanes, &mut chunks);
         let strict = request.policy == Policy::Require;
         let plan = self.staffing(&request, &chunks);
         let mut job = Job::new(Direction::Read, lanes, chunks, plan.tuner);
@@ -242,6 +243,7 @@ impl Engine {
     fn landings(
         &self,
         request: &Request,
+        may_map: bool,
         setup: &mut Ledger,
     ) -> Result<(Vec<Lane>, Vec<Region>), TransferError> {
         let mut regions = Vec::new();
@@ -284,6 +286,7 @@ impl Engine {
                 buffered: Arc::clone(piece.source.buffered()),
                 direct: piece.source.direct().cloned(),
                 landing,
+                may_map,
             });
         }
         Ok((lanes, regions))
@@ -417,7 +420,7 @@ fn refused(request: &Request, mut obstacles: Vec<Obstacle>) -> TransferError {
 
 /// Lays the page cache's pages over the memory of runs of chunks that are to be mapped. Where the
 /// file system cannot map, the chunks are copied instead.
-fn map_pages(lanes: &[Lane], chunks: &mut [Chunk], regions: &mut [Region]) {
+fn map_pages(lanes: &[Lane], chunks: &mut [Chunk]) {
     let adjoining =
         |a: &Chunk, b: &Chunk| (a.piece, a.way, a.wanted.end) == (b.piece, b.way, b.wanted.start);
     for run in chunks.chunk_by_mut(adjoining) {
@@ -434,9 +437,7 @@ fn map_pages(lanes: &[Lane], chunks: &mut [Chunk], regions: &mut [Region]) {
             use std::os::fd::AsFd;
             target.map_file(lane.buffered.as_fd(), span.start)
         });
-        if let Some(Ok(())) = mapped {
-            regions[first.piece].mark_following();
-        } else {
+        if !matches!(mapped, Some(Ok(()))) {
             for chunk in run {
                 chunk.way = Way::Copy;
             }

@@ -9,6 +9,7 @@ use std::time::Instant;
 
 use crowfly_route::obstacle::Obstacle;
 use crowfly_route::receipt::CpuSeconds;
+use crowfly_route::units::BytesPerSecond;
 
 use crate::error::TransferError;
 use crate::io::Direction;
@@ -30,6 +31,8 @@ pub(crate) struct Lane {
     pub buffered: Arc<File>,
     pub direct: Option<Direct>,
     pub landing: Landing,
+    /// Whether the page cache's pages may become the destination where fresh memory is slow.
+    pub may_map: bool,
 }
 
 /// Where a piece's bytes lie in memory.
@@ -104,6 +107,38 @@ impl Ledger {
     }
 }
 
+/// What it costs to get fresh pages from the kernel, as measured by the transfer itself.
+///
+/// Mostly that is the time to zero them. In virtual machines whose hypervisor takes free memory
+/// back, each fresh page may first have to be fetched from the host, ten times slower.
+#[derive(Debug, Default)]
+pub(crate) struct FreshMemory {
+    bytes: AtomicU64,
+    nanoseconds: AtomicU64,
+}
+
+impl FreshMemory {
+    /// Fresh memory that costs more CPU time than this many bytes per second and core is slow: a
+    /// kernel copy out of the page cache runs at 5 to 10 GB/s.
+    const SLOW: f64 = 4e9;
+    /// How much is taken before judging.
+    const ENOUGH: u64 = 16 << 20;
+
+    pub(crate) fn took(&self, bytes: u64, seconds: f64) {
+        self.bytes.fetch_add(bytes, Ordering::Relaxed);
+        self.nanoseconds
+            .fetch_add((seconds * 1e9) as u64, Ordering::Relaxed);
+    }
+
+    /// The measured rate, when it is slow and enough was measured.
+    pub(crate) fn slow(&self) -> Option<BytesPerSecond> {
+        let bytes = self.bytes.load(Ordering::Relaxed);
+        let seconds = self.nanoseconds.load(Ordering::Relaxed) as f64 / 1e9;
+        let rate = bytes as f64 / seconds;
+        (bytes >= Self::ENOUGH && rate < Self::SLOW).then_some(BytesPerSecond(rate))
+    }
+}
+
 /// One transfer, shared by its workers and its handle.
 pub(crate) struct Job {
     pub direction: Direction,
@@ -119,6 +154,7 @@ pub(crate) struct Job {
     stopped: AtomicBool,
     failure: Mutex<Option<TransferError>>,
     tuner: Mutex<Tuner>,
+    fresh: FreshMemory,
     ledger: Mutex<Ledger>,
     pub started: Instant,
 }
@@ -148,6 +184,7 @@ impl Job {
             stopped: AtomicBool::new(false),
             failure: Mutex::default(),
             tuner: Mutex::new(tuner),
+            fresh: FreshMemory::default(),
             ledger: Mutex::default(),
             started: Instant::now(),
         }
@@ -211,6 +248,11 @@ impl Job {
         self.moved.load(Ordering::Relaxed)
     }
 
+    /// What fresh memory has been found to cost.
+    pub(crate) const fn fresh(&self) -> &FreshMemory {
+        &self.fresh
+    }
+
     /// How many requests all workers together should keep in flight.
     pub(crate) fn level(&self) -> usize {
         locked(&self.tuner).level()
@@ -240,5 +282,23 @@ impl Job {
 
     pub(crate) fn take_ledger(&self) -> Ledger {
         std::mem::take(&mut *locked(&self.ledger))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn fresh_memory_is_called_slow_only_when_enough_was_measured_and_copying_would_be_faster() {
+        let after = |bytes, seconds| {
+            let fresh = FreshMemory::default();
+            fresh.took(bytes, seconds);
+            fresh.slow()
+        };
+        assert_eq!(after(0, 0.0), None);
+        assert_eq!(after(8 << 20, 1.0), None, "too little to judge");
+        assert_eq!(after(1 << 30, 0.1), None, "10.7 GB/s");
+        assert_eq!(after(2_000_000_000, 1.0), Some(BytesPerSecond::gb(2.0)));
     }
 }

@@ -10,6 +10,7 @@ use std::ops::Range;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::ptr::NonNull;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use crowfly_route::place::Place;
 use crowfly_route::units::{NumaNode, PciAddress};
@@ -76,6 +77,8 @@ pub(crate) struct Memory {
     base: NonNull<u8>,
     len: usize,
     kind: MemoryKind,
+    /// Whether pages of a file were laid over part of it.
+    follows_file: AtomicBool,
     _allocator: Option<OwnedFd>,
 }
 
@@ -138,6 +141,7 @@ impl Memory {
                 numa: bound,
                 huge: huge.is_ok(),
             },
+            follows_file: AtomicBool::new(false),
             _allocator: None,
         }))
     }
@@ -175,6 +179,7 @@ impl Memory {
             base,
             len: rounded,
             kind: MemoryKind::Peer(address),
+            follows_file: AtomicBool::new(false),
             _allocator: Some(fd),
         }))
     }
@@ -256,6 +261,7 @@ impl Target {
 
     /// Replaces this part's pages by a private mapping of the file's, without reading them.
     pub(crate) fn map_file(&self, file: BorrowedFd<'_>, offset: u64) -> io::Result<()> {
+        self.memory.follows_file.store(true, Ordering::Release);
         // SAFETY: replaces pages inside our own mapping, to which no references exist (a region
         // with mapped parts hands out none), by a mapping of the same size.
         unsafe {
@@ -281,6 +287,19 @@ impl Target {
             rustix::mm::madvise(self.pointer().cast(), self.len(), Advice::LinuxPopulateRead)?
         };
         Ok(())
+    }
+
+    /// Gives this part fresh pages, as writing to it would. Whether it works does not matter: the
+    /// pages then come when they are first written to.
+    pub(crate) fn prefault(&self) {
+        // SAFETY: advice on a part of our own mapping; it changes no contents.
+        let _ = unsafe {
+            rustix::mm::madvise(
+                self.pointer().cast(),
+                self.len(),
+                Advice::LinuxPopulateWrite,
+            )
+        };
     }
 
     /// Reads from the file into this part by a kernel copy.
@@ -323,7 +342,6 @@ impl Target {
 pub struct Region {
     memory: Arc<Memory>,
     bytes: Range<usize>,
-    follows_file: bool,
 }
 
 impl Region {
@@ -332,11 +350,7 @@ impl Region {
             bytes.start <= bytes.end && bytes.end <= memory.len,
             "outside of the memory"
         );
-        Self {
-            memory,
-            bytes,
-            follows_file: false,
-        }
+        Self { memory, bytes }
     }
 
     /// Host memory of `len` zero bytes, for instance to write to a file later.
@@ -353,10 +367,6 @@ impl Region {
     /// When the device publishes none or none is left.
     pub fn peer(address: PciAddress, len: usize) -> Result<Self, MemoryError> {
         Ok(Self::new(Memory::peer(address, len)?, 0..len))
-    }
-
-    pub(crate) fn mark_following(&mut self) {
-        self.follows_file = true;
     }
 
     pub(crate) const fn memory(&self) -> &Arc<Memory> {
@@ -387,8 +397,8 @@ impl Region {
 
     /// Whether parts are a mapping of the file they were loaded from: no copy was made, and if the
     /// file is cut or overwritten in place, the bytes change with it.
-    pub const fn follows_file(&self) -> bool {
-        self.follows_file
+    pub fn follows_file(&self) -> bool {
+        self.memory.follows_file.load(Ordering::Acquire)
     }
 
     /// The first byte's address, for handing to a device or another language. It is valid while
@@ -402,7 +412,7 @@ impl Region {
     /// The bytes, when they are plain host memory that nothing else can change; otherwise use
     /// [`Region::read_at`].
     pub fn as_slice(&self) -> Option<&[u8]> {
-        let plain = matches!(self.memory.kind(), MemoryKind::Host { .. }) && !self.follows_file;
+        let plain = matches!(self.memory.kind(), MemoryKind::Host { .. }) && !self.follows_file();
         // SAFETY: inside the mapping, initialised, and no request is in flight any more, because a
         // region is handed out only after its transfer has ended; `&self` forbids writers.
         plain.then(|| unsafe { std::slice::from_raw_parts(self.as_ptr(), self.len()) })
@@ -410,7 +420,7 @@ impl Region {
 
     /// The bytes for writing, when they are plain host memory and this is the only user.
     pub fn as_mut_slice(&mut self) -> Option<&mut [u8]> {
-        let plain = matches!(self.memory.kind(), MemoryKind::Host { .. }) && !self.follows_file;
+        let plain = matches!(self.memory.kind(), MemoryKind::Host { .. }) && !self.follows_file();
         let alone = Arc::get_mut(&mut self.memory).is_some();
         let (pointer, len) = (self.as_ptr().cast_mut(), self.len());
         // SAFETY: as in `as_slice`, and no other handle to the memory exists.
@@ -519,7 +529,6 @@ mod tests {
             .target(0..3 * BLOCK)
             .map_file(file.as_fd(), 0)
             .expect("mapped");
-        region.mark_following();
         assert!(region.as_slice().is_none() && region.as_mut_slice().is_none());
         let mut out = [0; 4];
         assert_eq!(region.read_at(2 * BLOCK, &mut out).expect("still there"), 4);

@@ -53,7 +53,7 @@ impl Account {
             piece.source.unchanged()?;
         }
         let mut ledger = job.take_ledger();
-        let through_cache = self.grown(job, &mut ledger);
+        let through_cache = self.grown(&mut ledger);
         let verification = self.verify(job)?;
         let mut shares = self.shares(&ledger, through_cache);
         shares.sort_by_key(|share| std::cmp::Reverse(share.bytes));
@@ -84,36 +84,34 @@ impl Account {
     }
 
     /// Bytes of direct reads that went through the page cache after all: some file systems accept
-    /// O_DIRECT and serve it from the cache, which then holds pages it did not hold before.
-    fn grown(&self, job: &Job, ledger: &mut Ledger) -> u64 {
-        let mut through_cache = 0;
-        for (index, (piece, before)) in self.pieces.iter().zip(&self.before.0).enumerate() {
-            let direct: u64 = job
-                .chunks()
-                .iter()
-                .filter(|c| c.piece == index && c.way == Way::Direct)
-                .map(|c| c.wanted.end - c.wanted.start)
-                .sum();
-            let (Some(before), Some(after)) = (before, piece.source.cached(&piece.range)) else {
-                continue;
-            };
-            let grown = after.saturating_sub(*before).min(direct);
-            if direct > 0 && grown > direct / 2 {
-                through_cache += grown;
-                ledger.meet(
-                    Obstacle::blocks(
-                        Code::NoDirectIo,
-                        format!("{} accepted O_DIRECT and read through the page cache", piece.source.path().display()),
-                    )
-                    .seen("cachestat", format!("{before} bytes cached before, {after} after"))
-                    .with_confidence(Confidence::Likely)
-                    .fixed_by(Fix::by_hand(
-                        "Keep the file on a file system that supports O_DIRECT; or another program read it at the same time.",
-                    )),
-                );
-            }
+    /// O_DIRECT and serve it from the cache, which then holds pages that nothing else explains.
+    fn grown(&self, ledger: &mut Ledger) -> u64 {
+        let by = |way| ledger.delivered.get(&way).copied().unwrap_or(0);
+        let direct = by(Way::Direct);
+        let looks = self.pieces.iter().zip(&self.before.0);
+        let growth = looks.filter_map(|(piece, before)| {
+            let after = piece.source.cached(&piece.range)?;
+            Some(after.saturating_sub((*before)?))
+        });
+        let unexplained = growth
+            .sum::<u64>()
+            .saturating_sub(by(Way::Map) + by(Way::Copy))
+            .min(direct);
+        if unexplained <= direct / 2 {
+            return 0;
         }
-        through_cache
+        ledger.meet(
+            Obstacle::blocks(
+                Code::NoDirectIo,
+                format!("the file system of {} accepted O_DIRECT and read through the page cache", self.from),
+            )
+            .seen("cachestat", format!("{} more in the page cache than before", Bytes(unexplained)))
+            .with_confidence(Confidence::Likely)
+            .fixed_by(Fix::by_hand(
+                "Keep the file on a file system that supports O_DIRECT; or another program read it at the same time.",
+            )),
+        );
+        unexplained
     }
 
     fn shares(&self, ledger: &Ledger, through_cache: u64) -> Vec<Share> {
@@ -163,7 +161,11 @@ impl Account {
                         ),
                     }
                 }
-                Way::Map => (Path::Mapped, Class::Direct, Some(reason(None))),
+                Way::Map => (
+                    Path::Mapped,
+                    Class::Direct,
+                    Some(reason(Some(Code::SlowFreshMemory))),
+                ),
                 Way::Copy => (Path::Cached, Class::Staged, Some(reason(None))),
             };
             if bytes > 0 {

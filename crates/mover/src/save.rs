@@ -227,6 +227,7 @@ impl Engine {
                 shift: request.region.start() as i64,
             },
             direct,
+            may_map: false,
         };
         let blocking = request.path_asked == Some(Path::Threads) || Uring::new(1).is_err();
         let cores = std::thread::available_parallelism().map_or(1, usize::from);

@@ -82,7 +82,9 @@ fn given_a_cold_file_it_is_read_directly_and_the_page_cache_stays_empty() {
         waived!("no O_DIRECT, or no way to drop the page cache, here");
     }
     let size = source.size();
-    let loaded = load(request(&source, 0..size)).expect("loads");
+    let mut require = request(&source, 0..size);
+    require.policy = Policy::Require;
+    let loaded = load(require).expect("loads");
     assert!(loaded.regions[0].as_slice() == Some(&fixture.bytes[..]));
     let receipt = &loaded.receipt;
     assert!(receipt.is_whole());

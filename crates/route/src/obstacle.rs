@@ -257,6 +257,8 @@ codes! {
     MemlockTooSmall = "memlock-too-small",
     /// No huge pages back the buffers.
     NoHugePages = "no-huge-pages",
+    /// Getting fresh memory from the kernel is slower than copying.
+    SlowFreshMemory = "slow-fresh-memory",
     /// Part of the range is not aligned as O_DIRECT needs it.
     Unaligned = "unaligned",
     /// The caller asked for this detour by policy.

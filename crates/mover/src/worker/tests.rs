@@ -46,6 +46,7 @@ fn read(file: &Arc<File>, faults: Faults, strict: bool) -> Outcome {
             memory: Arc::clone(&memory),
             shift: 0,
         },
+        may_map: false,
     };
     let terms = Terms {
         direct: true,
@@ -188,6 +189,7 @@ fn given_a_full_disk_the_write_fails_with_no_space() {
         buffered: Arc::clone(&file),
         direct: Some(Direct { file, align: 512 }),
         landing: Landing::Region { memory, shift: 0 },
+        may_map: false,
     };
     let chunk = Chunk {
         piece: 0,
