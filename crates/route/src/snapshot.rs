@@ -25,6 +25,7 @@ use std::ops::Bound;
 use serde::{Deserialize, Serialize};
 
 mod codec;
+mod redact;
 
 pub use codec::{MAX_OBSERVATIONS, MAX_SNAPSHOT_BYTES, MAX_VALUE_BYTES, SnapshotError};
 
