@@ -1,5 +1,6 @@
-# What a test in the guest can call. Sourced after the settings; names follow the shape file
-# (gpu0, nvme1, nic0).
+# What a test in the guest can call. Devices are named as in the shape file (gpu0, nvme1, nic0).
+# Functions that run a test's own command have no local variables of common names: the command
+# would see them in place of the test's.
 
 . /run/rig/settings
 
@@ -13,11 +14,10 @@ uptime_hundredths() {
 
 # wait_until SECONDS COMMAND...: until the command succeeds.
 wait_until() {
-	local left=$(($1 * 10))
-	shift
-	until "$@" >/dev/null 2>&1; do
-		left=$((left - 1))
-		[ $left -gt 0 ] || return 1
+	local _left=$(($1 * 10))
+	until "${@:2}" >/dev/null 2>&1; do
+		_left=$((_left - 1))
+		[ $_left -gt 0 ] || return 1
 		sleep 0.1
 	done
 }
@@ -118,13 +118,34 @@ trace_position() { stat -c %s "$RIG_OUT/trace.log"; }
 #   peer-some:...                     the same, with other traffic of the drive allowed beside it
 #   host:DRIVE:GPU:read|write:BYTES   at least BYTES moved, none of them into the BAR
 #   none:DRIVE:GPU:read|write:0       nothing arrived anywhere
+#   receipt-direct:DRIVE:GPU:read|write:FILE   the receipt in $RIG_OUT/FILE is all of that class, and
+#   receipt-staged:...                         its bytes by peer DMA are those in the BAR
 # A claim after "!" is one the trace must contradict.
 witnessed() {
-	local claim=$1 from status
-	shift
-	from=$(trace_position)
-	"$@"
-	status=$?
-	printf '%s\t%s\t%s\t%s\n' "$RIG_TEST" "$claim" "$from" "$(trace_position)" >>"$RIG_OUT/claims"
-	return $status
+	local _before _status
+	_before=$(trace_position)
+	"${@:2}"
+	_status=$?
+	printf '%s\t%s\t%s\t%s\n' "$RIG_TEST" "$1" "$_before" "$(trace_position)" >>"$RIG_OUT/claims"
+	return $_status
+}
+
+# kept FILE COMMAND...: run it with its standard output in $RIG_OUT/FILE.
+kept() { "${@:2}" >"$RIG_OUT/$1"; }
+
+# error_code FILE: the stable code of the error document that crowfly left there.
+error_code() { sed -n 's/^ *"code": "\([a-z0-9-]*\)".*/\1/p' "$RIG_OUT/$1" | head -n 1; }
+
+needs_crowfly() { [ -x "$CROWFLY" ] || waive "no crowfly binary at $CROWFLY; build it first"; }
+
+# file_on DRIVE FILE_SYSTEM MIB: a file of random bytes on a fresh file system; prints its path.
+file_on() {
+	local block folder=/run/files/$1-$2
+	block=$(drive "$1")
+	modprobe -q "$2"
+	wipefs -qa "$block"
+	"mkfs.$2" -q "$block" >&2 && mkdir -p "$folder" && mount "$block" "$folder" || fail "no $2 on $1"
+	dd if=/dev/urandom of="$folder/data" bs=1M count="$3" conv=fsync status=none
+	echo 3 >/proc/sys/vm/drop_caches
+	echo "$folder/data"
 }

@@ -11,10 +11,12 @@ import re
 from collections import defaultdict
 from dataclasses import dataclass, field
 
+#: Writes without data: the drive fills the blocks itself.
+_WITHOUT_DATA = ("NVME_NVM_CMD_WRITE_ZEROES",)
 #: The prefix QEMU's trace has where the time stamp is compiled in.
 _PREFIX = r"^(?:\d+@[\d.]+:)?"
 _COMMAND = re.compile(
-    _PREFIX + r"pci_nvme_(read|write) cid \d+ (?:opname '[^']*' )?"
+    _PREFIX + r"pci_nvme_(read|write) cid \d+ (?:opname '(\w*)' )?"
     r"nsid (\d+) nlb (\d+) count (\d+) lba 0x([0-9a-f]+)$"
 )
 _PIECE = re.compile(_PREFIX + r"pci_nvme_map_addr addr 0x([0-9a-f]+) len (\d+)$")
@@ -96,9 +98,10 @@ class Trace:
 
     def _add_command(self, match, position, requester):
         """The device fetched the command by DMA just before, so it is the last one translated for."""
-        verb, namespace, blocks, count, block = match.groups()
+        verb, operation, namespace, blocks, count, block = match.groups()
         block_bytes = int(count) // max(1, int(blocks))
-        command = Command(verb, int(namespace), int(block, 16) * block_bytes, int(count), position, requester)
+        size = 0 if operation in _WITHOUT_DATA else int(count)
+        command = Command(verb, int(namespace), int(block, 16) * block_bytes, size, position, requester)
         self.commands.append(command)
         return command
 

@@ -5,6 +5,7 @@ A test in the guest states, next to the command it runs, where the bytes should 
 the way they took. QEMU, outside the guest, saw every address.
 """
 
+import json
 import re
 from dataclasses import dataclass
 
@@ -12,6 +13,9 @@ from host import trace
 from host.outcome import RigError
 
 _CLAIM = re.compile(r"^(!?)(peer|peer-some|host|none):nvme([0-9]):(gpu[0-9]):(read|write):(\d+)$")
+_RECEIPT = re.compile(r"^receipt-(direct|staged):nvme([0-9]):(gpu[0-9]):(read|write):([\w.-]+)$")
+#: The receipt's name for bytes that a drive's own DMA moved to or from peer memory.
+PEER_PATH = "peer"
 
 
 @dataclass(frozen=True)
@@ -81,6 +85,32 @@ def contradiction(claim, record, windows):
     return f"claimed {claim}; QEMU's trace has {shown}"
 
 
+def receipt_claim(line, out):
+    """The claim that a receipt kept in `out` makes by itself, and what is wrong with the receipt.
+
+    Its shares must be of the class the test expects and add up to what was asked for; the bytes it
+    says went by peer DMA, and no others, must be those the trace shows in the BAR.
+    """
+    test, claim, first, end = line.rstrip("\n").split("\t")
+    expected, drive, window, verb, name = _RECEIPT.match(claim).groups()
+    try:
+        receipt = json.loads((out / name).read_text())["receipt"]
+        requested, shares = receipt["requested"], receipt["shares"]
+        moved = sum(share["bytes"] for share in shares)
+        by_peer = sum(share["bytes"] for share in shares if share["path"] == PEER_PATH)
+        classes = sorted({share["class"] for share in shares})
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        return None, f"{name} is not a receipt: {error!r}"
+    if classes != [expected]:
+        return None, f"{name}: expected class {expected}, the receipt says {', '.join(classes) or 'nothing'}"
+    if moved != requested:
+        return None, f"{name}: {requested} bytes asked for, but its shares add up to {moved}"
+    kind = (
+        f"peer-some:nvme{drive}:{window}:{verb}:{by_peer}" if by_peer else f"host:nvme{drive}:{window}:{verb}:{moved}"
+    )
+    return parse_claim(f"{test}\t{kind}\t{first}\t{end}"), None
+
+
 def contradictions(out):
     """What the trace in the result folder `out` says against the claims made there, by test."""
     claims = out / "claims"
@@ -90,7 +120,11 @@ def contradictions(out):
     windows = parse_windows((out / "bars").read_text())
     against = {}
     for line in claims.read_text().splitlines():
-        claim = parse_claim(line)
-        if told := contradiction(claim, record, windows):
-            against.setdefault(claim.test, told)
+        if "\treceipt-" in line:
+            claim, told = receipt_claim(line, out)
+        else:
+            claim, told = parse_claim(line), None
+        told = told or contradiction(claim, record, windows)
+        if told:
+            against.setdefault(line.split("\t")[0], told)
     return against

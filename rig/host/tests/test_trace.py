@@ -44,6 +44,10 @@ pci_nvme_map_addr addr 0xdffffe00 len 4096
         traffic = traffic_of("pci_nvme_read cid 1 nsid 1 nlb 8 count 4096 lba 0x0")
         self.assertEqual((traffic.inside["gpu0"], traffic.outside, traffic.nowhere), (0, 0, 4096))
 
+    def test_given_a_write_of_zeroes_no_bytes_are_missed(self):
+        traffic = traffic_of("pci_nvme_write cid 1 opname 'NVME_NVM_CMD_WRITE_ZEROES' nsid 1 nlb 8 count 4096 lba 0x0")
+        self.assertEqual(traffic.total(), 0)
+
     def test_given_pieces_of_untraced_commands_they_are_not_counted(self):
         traffic = traffic_of("""
 pci_nvme_map_addr addr 0x1000 len 4096

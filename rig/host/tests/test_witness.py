@@ -1,5 +1,6 @@
 """Claims against the trace: the oracle says yes, and it says no."""
 
+import json
 import tempfile
 import unittest
 from pathlib import Path
@@ -15,10 +16,12 @@ pci_nvme_map_addr addr 0x5000000 len 4096
 """
 
 
-def contradictions(trace, *claims):
-    """What is told of claims `(kind:..., from, to)` in one result folder."""
+def contradictions(trace, *claims, receipt=None):
+    """What is told of claims `(kind:..., from, to)` in one result folder, with a receipt in it."""
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder)
+        if receipt is not None:
+            (out / "r.json").write_text(receipt)
         (out / "trace.log").write_text(trace)
         (out / "bars").write_text("gpu0 0x00000000d0000000 0x00000000dfffffff\n")
         (out / "claims").write_text("".join(f"t\t{claim}\t{first}\t{end}\n" for claim, first, end in claims))
@@ -64,6 +67,44 @@ class Claims(unittest.TestCase):
         for line in ["", "t\tpeer", "t\tpeer:nvme0:gpu0:read:many\t0\t9", "t\tpeer:nvme0:gpu0:read:1\t-1\t9"]:
             with self.subTest(line=line), self.assertRaises(RigError):
                 witness.parse_claim(line)
+
+
+def receipt(*shares, requested=4096):
+    """A receipt document with shares `(path, class, bytes)`."""
+    listed = [{"path": path, "class": kind, "bytes": size} for path, kind, size in shares]
+    return json.dumps({"receipt": {"requested": requested, "shares": listed}})
+
+
+class Receipts(unittest.TestCase):
+    DIRECT = ("receipt-direct:nvme0:gpu0:read:r.json", 0, 999)
+    STAGED = ("receipt-staged:nvme0:gpu0:read:r.json", 0, 999)
+
+    def told(self, trace, claim, text):
+        return contradictions(trace, claim, receipt=text).get("t")
+
+    def test_given_peer_bytes_that_the_trace_shows_in_the_bar_the_receipt_holds(self):
+        self.assertIsNone(self.told(INTO_BAR, self.DIRECT, receipt(("peer", "direct", 4096))))
+
+    def test_given_peer_bytes_that_went_to_host_memory_the_receipt_is_contradicted(self):
+        self.assertIn("0 bytes in gpu0", self.told(INTO_HOST, self.DIRECT, receipt(("peer", "direct", 4096))))
+
+    def test_given_staged_bytes_the_trace_must_show_them_in_host_memory_alone(self):
+        staged = receipt(("cached", "staged", 4096))
+        self.assertIsNone(self.told(INTO_HOST, self.STAGED, staged))
+        self.assertIn("4096 bytes in gpu0", self.told(INTO_BAR, self.STAGED, staged))
+
+    def test_given_another_class_than_expected_it_says_so(self):
+        told = self.told(INTO_BAR, self.STAGED, receipt(("peer", "direct", 4096)))
+        self.assertEqual(told, "r.json: expected class staged, the receipt says direct")
+
+    def test_given_shares_that_do_not_add_up_it_says_so(self):
+        told = self.told(INTO_BAR, self.DIRECT, receipt(("peer", "direct", 4000)))
+        self.assertEqual(told, "r.json: 4096 bytes asked for, but its shares add up to 4000")
+
+    def test_given_no_receipt_it_says_so(self):
+        for text in [None, "", "{}", "[]", '{"receipt": {"requested": 1, "shares": [7]}}']:
+            with self.subTest(text=text):
+                self.assertIn("r.json is not a receipt", self.told(INTO_BAR, self.DIRECT, text))
 
 
 if __name__ == "__main__":
