@@ -1,7 +1,10 @@
 //! `lsblk`: drives, the arrays built of them, and where they are mounted.
 
+mod reader;
+
 use serde::Serialize;
 
+pub(crate) use self::reader::LsblkReader;
 use super::cite::Cite;
 
 /// The list.

@@ -1,10 +1,17 @@
 //! The cuFile library: its log, its configuration, and the statistics of its kernel module.
 
+mod config;
+mod log;
+mod stats;
+
 use std::collections::BTreeMap;
 
 use crowfly_route::units::PciAddress;
 use serde::Serialize;
 
+pub(crate) use self::config::CufileConfigReader;
+pub(crate) use self::log::CufileLogReader;
+pub(crate) use self::stats::NvidiaFsStatsReader;
 use super::cite::Located;
 use super::sighting::Sighting;
 

@@ -1,16 +1,20 @@
 //! Environment variables, from `env` or from a launch command.
 
+mod reader;
+
 use serde::Serialize;
 
+pub(crate) use self::reader::EnvironmentReader;
 use super::cite::Located;
 
-/// The variables, in the order written.
+/// The variables that bear on data paths, in the order written. Others may hold secrets, and are
+/// counted only.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Environment {
     /// Each variable.
     pub variables: Vec<Located<Variable>>,
-    /// Variables after the limit, not kept.
-    pub beyond_limit: u64,
+    /// Variables that do not bear on data paths, or came after the limit.
+    pub others: u64,
 }
 
 /// One variable.
@@ -32,6 +36,8 @@ pub enum VariableOrigin {
     Dump,
     /// `export NAME=value`: this shell and what it starts, not other nodes by itself.
     Export,
+    /// In front of a command: the process that it starts here.
+    Command,
     /// `-x NAME=value` or the like of a launch command: every rank.
     Launch,
 }

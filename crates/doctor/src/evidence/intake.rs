@@ -143,6 +143,17 @@ struct Open {
     lines: u64,
 }
 
+/// What the open readers did with a line.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Fate {
+    /// None took it.
+    Free,
+    /// One took it and leaves it to others as well.
+    Shared,
+    /// One took it.
+    Taken,
+}
+
 #[derive(Default)]
 struct Desk {
     /// The last successful reader comes first.
@@ -163,14 +174,18 @@ impl Desk {
             self.close_all();
             return;
         }
-        if self.offer(line) {
+        let fate = self.offer(line);
+        if fate == Fate::Taken {
             return;
         }
         let lone_brace = std::mem::replace(&mut self.lone_brace, trimmed == "{");
-        let mut begun = false;
+        let mut begun = fate == Fate::Shared;
         recognise::open(line, lone_brace, |reader, verdict| {
-            begun = true;
-            self.begin(reader, verdict, line);
+            // What belongs to an open artefact begins another only if that one shares it as well.
+            if fate == Fate::Free || verdict == Verdict::Shared {
+                begun = true;
+                self.begin(reader, verdict, line);
+            }
         });
         // Rules and elisions (`===`, `...`) are nothing to read.
         if !begun && trimmed.chars().any(char::is_alphanumeric) {
@@ -178,9 +193,9 @@ impl Desk {
         }
     }
 
-    /// Offers a line to the open readers; says whether one took it.
-    fn offer(&mut self, line: &Line<'_>) -> bool {
-        let mut shared = false;
+    /// Offers a line to the open readers.
+    fn offer(&mut self, line: &Line<'_>) -> Fate {
+        let mut fate = Fate::Free;
         let mut at = 0;
         while let Some(open) = self.open.get_mut(at) {
             let verdict = open.reader.offer(line);
@@ -191,26 +206,26 @@ impl Desk {
             match verdict {
                 Verdict::Refused => at += 1,
                 Verdict::Shared => {
-                    shared = true;
+                    fate = Fate::Shared;
                     at += 1;
                 }
                 Verdict::Taken => {
                     self.open[..=at].rotate_right(1);
-                    return true;
+                    return Fate::Taken;
                 }
                 Verdict::Last => {
                     let done = self.open.remove(at);
                     self.close(done);
-                    return true;
+                    return Fate::Taken;
                 }
                 Verdict::Restart => {
                     let done = self.open.remove(at);
                     self.close(done);
-                    return false;
+                    return Fate::Free;
                 }
             }
         }
-        shared
+        fate
     }
 
     fn begin(&mut self, reader: Box<dyn Reader>, verdict: Verdict, line: &Line<'_>) {

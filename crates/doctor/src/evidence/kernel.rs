@@ -1,8 +1,13 @@
 //! The kernel: its messages and its command line.
 
+mod cmdline;
+mod log;
+
 use crowfly_route::units::PciAddress;
 use serde::Serialize;
 
+pub(crate) use self::cmdline::KernelCmdlineReader;
+pub(crate) use self::log::KernelLogReader;
 use super::cite::{Cite, Located};
 use super::sighting::Sighting;
 

@@ -1,8 +1,13 @@
 //! `lspci`: the list, with or without the details of `-vvv`, and the tree.
 
+mod list;
+mod tree;
+
 use crowfly_route::units::{Bytes, PciAddress};
 use serde::Serialize;
 
+pub(crate) use self::list::LspciReader;
+pub(crate) use self::tree::LspciTreeReader;
 use super::cite::{Cite, Located};
 
 /// The list.

@@ -8,7 +8,8 @@ use super::{Artefact, Format};
 pub(crate) enum Verdict {
     /// It belongs to this artefact.
     Taken,
-    /// It belongs to this artefact and may say something to others as well.
+    /// It belongs to this artefact and may say something to others as well: a command line is an
+    /// environment and the beginning of what it runs.
     Shared,
     /// It does not; the artefact may go on after it.
     Refused,

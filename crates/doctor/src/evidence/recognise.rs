@@ -7,9 +7,14 @@ use std::sync::LazyLock;
 
 use aho_corasick::AhoCorasick;
 
+use super::blocks::LsblkReader;
+use super::cufile::{CufileConfigReader, CufileLogReader, NvidiaFsStatsReader};
+use super::environment::EnvironmentReader;
 use super::gdscheck::GdsCheckReader;
 use super::kept::{LstopoReader, SnapshotReader};
+use super::kernel::{KernelCmdlineReader, KernelLogReader};
 use super::line::Line;
+use super::lspci::{LspciReader, LspciTreeReader};
 use super::nccl_log::NcclReader;
 use super::nccl_tests::NcclTestsReader;
 use super::nccl_xml::{NcclGraphReader, NcclTopologyReader};
@@ -17,6 +22,8 @@ use super::rdma::{IbstatReader, IbstatusReader, IbvDevinfoReader, RdmaLinkReader
 use super::reader::{Reader, Verdict};
 use super::rocm::RocmReader;
 use super::topo_matrix::MatrixReader;
+use super::transfer::{MooncakeReader, NixlReader};
+use super::ucx::UcxReader;
 
 type Opening = Option<(Box<dyn Reader>, Verdict)>;
 
@@ -135,6 +142,112 @@ const TELLERS: &[Teller] = &[
     Teller {
         words: &[" state ", " ==> "],
         begin: begin::<RdmaLinkReader>,
+    },
+    Teller {
+        words: &[
+            "LnkSta:", "LnkCap:", "ACSCtl:", ".0 ", ".1 ", ".2 ", ".3 ", ".4 ", ".5 ", ".6 ", ".7 ",
+        ],
+        begin: begin::<LspciReader>,
+    },
+    Teller {
+        words: &["-[", " ["],
+        begin: begin::<LspciTreeReader>,
+    },
+    Teller {
+        words: &["NAME "],
+        begin: begin::<LsblkReader>,
+    },
+    Teller {
+        words: &["[pid="],
+        begin: begin::<CufileLogReader>,
+    },
+    Teller {
+        words: &[
+            "\"logging\"",
+            "\"profile\"",
+            "\"execution\"",
+            "\"properties\"",
+            "\"fs\"",
+            "\"denylist\"",
+            "\"blacklist\"",
+            "\"miscellaneous\"",
+            "\"allow_compat_mode\"",
+            "\"use_pci_p2pdma\"",
+        ],
+        begin: begin::<CufileConfigReader>,
+    },
+    Teller {
+        words: &[
+            "GDS Version:",
+            "NVFS ",
+            "Mellanox PeerDirect Supported",
+            "Shadow-Buffer",
+            "Bar1-map",
+        ],
+        begin: begin::<NvidiaFsStatsReader>,
+    },
+    Teller {
+        words: &[
+            "BOOT_IMAGE=",
+            "GRUB_CMDLINE_LINUX",
+            "Kernel command line:",
+            "root=",
+        ],
+        begin: begin::<KernelCmdlineReader>,
+    },
+    Teller {
+        words: &[
+            "Xid (PCI:",
+            "ACS redirect",
+            "peer-to-peer DMA",
+            "Unknown symbol",
+            "disagrees about version",
+            "segfault at",
+            "available PCIe bandwidth",
+            "AER:",
+            "PCIe Bus Error",
+            "no space for",
+            "can't assign",
+            "failed to assign",
+            "peermem",
+            "nv_peer_mem",
+            "p2pdma",
+            "nvidia-fs",
+            "nvidia_fs",
+            "nvfs",
+            "NVRM:",
+            "nvidia-",
+            "mlx5_core",
+            "mlx5_ib",
+            "bnxt_re",
+            "irdma",
+            "infiniband",
+            "DMAR:",
+            "AMD-Vi:",
+            "iommu:",
+            "amdgpu",
+            "amdkfd",
+            "kfd:",
+            "Out of memory:",
+            "oom-kill",
+        ],
+        begin: begin::<KernelLogReader>,
+    },
+    Teller {
+        words: &[" UCX  ", "cfg#", "ep_cfg["],
+        begin: begin::<UcxReader>,
+    },
+    Teller {
+        words: &[".cpp:", ".h:", "NIXL agent", "was instantiated"],
+        begin: begin::<NixlReader>,
+    },
+    Teller {
+        words: &[".cpp:", ".h:"],
+        begin: begin::<MooncakeReader>,
+    },
+    Teller {
+        words: &["="],
+        begin: begin::<EnvironmentReader>,
     },
 ];
 

@@ -1,7 +1,10 @@
 //! Transfer engines that sit above RDMA: NIXL and Mooncake.
 
+mod reader;
+
 use serde::Serialize;
 
+pub(crate) use self::reader::{MooncakeReader, NixlReader};
 use super::sighting::Sighting;
 
 /// Output of a transfer engine.

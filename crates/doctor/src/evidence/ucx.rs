@@ -1,7 +1,10 @@
 //! UCX debug output.
 
+mod reader;
+
 use serde::Serialize;
 
+pub(crate) use self::reader::UcxReader;
 use super::cite::Located;
 use super::sighting::Sighting;
 

@@ -1,0 +1,226 @@
+//! The reader of environment variables.
+
+use super::{Environment, Variable, VariableOrigin};
+use crate::evidence::line::Line;
+use crate::evidence::reader::{Reader, Verdict};
+use crate::evidence::{Artefact, Format};
+
+/// Most variables kept.
+const MAX_VARIABLES: usize = 4_096;
+/// Longest value kept, in bytes.
+const MAX_VALUE_BYTES: usize = 4_096;
+
+/// Fronts of the names that bear on data paths.
+const RELEVANT: [&str; 26] = [
+    "NCCL_",
+    "RCCL_",
+    "OFI_NCCL_",
+    "FI_",
+    "UCX_",
+    "NIXL_",
+    "MC_",
+    "CUFILE_",
+    "CUDA_",
+    "NVIDIA_VISIBLE",
+    "NVSHMEM_",
+    "HSA_",
+    "HIP_",
+    "ROCR_",
+    "GPU_MAX_HW_QUEUES",
+    "MELLANOX_",
+    "IBV_",
+    "MLX5_",
+    "RDMAV_",
+    "OMPI_MCA_",
+    "OMPI_COMM_",
+    "SLURM_",
+    "PMIX_RANK",
+    "TORCH_NCCL_",
+    "KVIKIO_",
+    "LIBCUFILE",
+];
+
+/// Names that are relevant as they are.
+const RELEVANT_NAMES: [&str; 8] = [
+    "LD_LIBRARY_PATH",
+    "LD_PRELOAD",
+    "RANK",
+    "WORLD_SIZE",
+    "LOCAL_RANK",
+    "MASTER_ADDR",
+    "LOCAL_WORLD_SIZE",
+    "NPROC_PER_NODE",
+];
+
+/// Programs that start ranks.
+const LAUNCHERS: [&str; 6] = [
+    "mpirun",
+    "mpiexec",
+    "prterun",
+    "orterun",
+    "srun",
+    "mpiexec.hydra",
+];
+
+#[derive(Default)]
+pub(crate) struct EnvironmentReader {
+    found: Environment,
+    begun: bool,
+}
+
+impl Reader for EnvironmentReader {
+    fn offer(&mut self, line: &Line<'_>) -> Verdict {
+        if let Some((variable, origin)) = assignment(line.text) {
+            if !self.begun && !is_relevant(variable.0) {
+                return Verdict::Refused;
+            }
+            self.begun = true;
+            self.keep(variable.0, Some(variable.1), origin, line);
+            return Verdict::Taken;
+        }
+        let variables = command(line.text);
+        if variables.is_empty() {
+            return Verdict::Refused;
+        }
+        for (name, value, origin) in variables {
+            self.keep(name, value, origin, line);
+        }
+        // The command is also the beginning of what it runs.
+        Verdict::Shared
+    }
+
+    fn finish(self: Box<Self>) -> Option<(Format, Artefact)> {
+        let says_something = !self.found.variables.is_empty();
+        says_something.then_some((Format::Environment, Artefact::Environment(self.found)))
+    }
+}
+
+impl EnvironmentReader {
+    fn keep(&mut self, name: &str, value: Option<&str>, origin: VariableOrigin, line: &Line<'_>) {
+        if !is_relevant(name) || self.found.variables.len() >= MAX_VARIABLES {
+            self.found.others += 1;
+            return;
+        }
+        let end = |value: &str| value.floor_char_boundary(MAX_VALUE_BYTES);
+        self.found.variables.push(line.cite().of(Variable {
+            name: name.to_owned(),
+            value: value.map(|value| value[..end(value)].to_owned()),
+            origin,
+        }));
+    }
+}
+
+fn is_relevant(name: &str) -> bool {
+    RELEVANT.iter().any(|front| name.starts_with(front)) || RELEVANT_NAMES.contains(&name)
+}
+
+fn is_name(name: &str) -> bool {
+    name.starts_with(|c: char| c.is_ascii_uppercase() || c == '_')
+        && name.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_')
+}
+
+/// `NAME=value` alone on its line, `export NAME=value`, `declare -x NAME="value"`.
+fn assignment(text: &str) -> Option<((&str, &str), VariableOrigin)> {
+    let trimmed = text.trim_start();
+    let exported = ["export ", "declare -x ", "ENV "]
+        .iter()
+        .find_map(|word| trimmed.strip_prefix(word));
+    let (rest, origin) = match exported {
+        Some(rest) => (rest.trim_start(), VariableOrigin::Export),
+        None => (trimmed, VariableOrigin::Dump),
+    };
+    let (name, value) = rest.split_once('=')?;
+    is_name(name).then_some(())?;
+    let unquoted = unquote(value);
+    // `NAME=value program …` is a command.
+    if origin == VariableOrigin::Dump
+        && unquoted.is_none()
+        && value.contains(' ')
+        && is_command(value)
+    {
+        return None;
+    }
+    Some(((name, unquoted.unwrap_or(value)), origin))
+}
+
+fn unquote(value: &str) -> Option<&str> {
+    let value = value.trim().trim_end_matches(';');
+    ['"', '\'']
+        .iter()
+        .find_map(|quote| value.strip_prefix(*quote)?.strip_suffix(*quote))
+}
+
+/// Whether a value goes on with another assignment or a program.
+fn is_command(value: &str) -> bool {
+    value.split_whitespace().skip(1).any(|word| {
+        word.split_once('=').is_some_and(|(name, _)| is_name(name))
+            || word.starts_with("./")
+            || word.starts_with('/')
+            || LAUNCHERS.contains(&word)
+            || word.starts_with("python")
+            || word == "torchrun"
+            || word.ends_with("_perf")
+    })
+}
+
+/// Variables that a command line sets for what it starts.
+fn command(text: &str) -> Vec<(&str, Option<&str>, VariableOrigin)> {
+    let mut found = Vec::new();
+    let mut words = text.split_whitespace().peekable();
+    let mut launched = false;
+    let mut before_program = true;
+    while let Some(word) = words.next() {
+        let program = word.rsplit('/').next().unwrap_or(word);
+        if LAUNCHERS.contains(&program) {
+            launched = true;
+            before_program = false;
+            continue;
+        }
+        match word {
+            "-x" if launched => {
+                let Some(variable) = words.next() else { break };
+                let (name, value) = split(variable);
+                if is_name(name) {
+                    found.push((name, value, VariableOrigin::Launch));
+                }
+            }
+            "-genv" | "-env" if launched => {
+                if let (Some(name), Some(value)) = (words.next(), words.next())
+                    && is_name(name)
+                {
+                    found.push((name, Some(value), VariableOrigin::Launch));
+                }
+            }
+            _ if launched && word.starts_with("--export=") => {
+                let list = word["--export=".len()..].trim_matches(['"', '\'']);
+                found.extend(
+                    list.split(',')
+                        .map(split)
+                        .filter(|(name, value)| is_name(name) && value.is_some())
+                        .map(|(name, value)| (name, value, VariableOrigin::Launch)),
+                );
+            }
+            _ if before_program => match word.split_once('=') {
+                Some((name, value)) if is_name(name) => {
+                    found.push((name, Some(value), VariableOrigin::Command))
+                }
+                // A prompt, `env`, `sudo` and the like can stand before them.
+                _ if found.is_empty() => {}
+                _ => before_program = false,
+            },
+            _ => {}
+        }
+        if found.len() >= MAX_VARIABLES {
+            break;
+        }
+    }
+    found.retain(|(name, ..)| is_relevant(name));
+    found
+}
+
+fn split(variable: &str) -> (&str, Option<&str>) {
+    match variable.split_once('=') {
+        Some((name, value)) => (name, Some(value)),
+        None => (variable, None),
+    }
+}
