@@ -29,7 +29,7 @@ class Outcome:
 
 
 def run(scenario: Scenario, count: int, tune_rounds: int, progress: Progress) -> Outcome:
-    """Waives who cannot take part, tunes the rest, then plays the rounds."""
+    """Waives who cannot take part, tunes the rest, has them prove their bytes, then plays the rounds."""
     progress(f"{scenario.name}: {scenario.title}")
     waived = {contender.name: contender.waived() for contender in scenario.contenders}
     playing = [contender for contender in scenario.contenders if waived[contender.name] is None]
@@ -41,19 +41,25 @@ def run(scenario: Scenario, count: int, tune_rounds: int, progress: Progress) ->
         )
         chosen[contender.name] = setting
         tuning += tried
+    proofs = {contender.name: contender.prove(scenario.arena) for contender in playing}
     samples = rounds.play(playing, scenario.arena, scenario.cache, chosen, count, progress)
     rows = [
-        _row(contender, waived[contender.name], chosen, samples)
+        _row(contender, waived[contender.name], chosen, samples, proofs)
         for contender in scenario.contenders
     ]
     return Outcome(scenario, rows, samples, tuning)
 
 
 def _row(
-    contender: Contender, waived: str | None, chosen: dict[str, Setting], samples: list[Sample]
+    contender: Contender,
+    waived: str | None,
+    chosen: dict[str, Setting],
+    samples: list[Sample],
+    proofs: dict[str, bool | None],
 ) -> Row:
     if waived is not None:
         return Row(contender.name, contender.role, "", contender.note, 0, f"waived: {waived}")
     own = [sample for sample in samples if sample.contender == contender.name]
     setting = chosen[contender.name].label if len(contender.settings) > 1 else ""
-    return row(contender.name, contender.role, setting, contender.note, own)
+    proof = proofs[contender.name]
+    return row(contender.name, contender.role, setting, contender.note, own, proof)

@@ -36,7 +36,7 @@ LEGEND = [
     "by its own run time; cat, dd and crowfly by their whole process. CPU is user plus system of the",
     "process tree; work that the kernel does in interrupts is charged to nobody. Peak memory marked ≤ is",
     "below what could be told apart; (+N) is what the load added to an interpreter. Checked: both ends of",
-    "every tensor held what was written.",
+    "every tensor held what was written; of crowfly, a run with --verify matched every byte.",
 ]
 
 

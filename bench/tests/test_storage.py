@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import stat
 import subprocess
 import sys
@@ -19,8 +20,9 @@ files = list(pathlib.Path(sys.argv[2]).glob("*.safetensors"))
 size = sum(len(file.read_bytes()) for file in files)
 print(json.dumps({"receipt": {
     "schema": "crowfly.receipt/1", "requested": size, "bounced": 0, "overread": 0, "retries": 0,
-    "shares": [{"path": "cached", "class": "staged", "bytes": size, "because": "stand-in"}],
+    "shares": [{"path": "cached", "class": "staged", "bytes": size, "because": sys.argv[2]}],
     "wall_seconds": 0.01, "cpu": {"user": 0.01, "system": 0.0},
+    "verification": {"state": STATE if "--verify" in sys.argv else "not-asked"},
 }}))
 """
 
@@ -43,23 +45,27 @@ class TheDriver(unittest.TestCase):
         self.crowfly.write_text(f"#!{sys.executable}\n{body}")
         self.crowfly.chmod(self.crowfly.stat().st_mode | stat.S_IXUSR)
 
+    def row(self) -> dict:
+        """crowfly's own, of the only scenario."""
+        return self.result()["scenarios"][0]["rows"][0]
+
     def result(self) -> dict:
         (data,) = (self.folder / "out").glob("*.json")
         return json.loads(data.read_text())
 
     def test_writes_samples_of_every_round_and_verdicts(self):
-        self.build(STAND_IN)
+        self.build(STAND_IN.replace("STATE", "'matched'"))
         ran = self.run_driver("--only", "transit-warm,listing", "--tune-rounds", "1")
         self.assertEqual(ran.returncode, 0, ran.stderr)
         transit, small, large = self.result()["scenarios"]
         ours = [one for one in transit["samples"] if one["contender"].startswith("crowfly")]
         self.assertEqual([one["round"] for one in ours], [0, 1])
         self.assertEqual(ours[0]["resident_before"], 1.0)
-        self.assertEqual(ours[0]["reading"]["own"]["because"], ["stand-in"])
+        self.assertEqual(ours[0]["reading"]["own"]["because"], ["INPUT"])
         self.assertEqual([small["name"], large["name"]], ["listing-10000", "listing-100000"])
 
     def test_names_no_path_of_the_machine_in_its_results(self):
-        self.build(STAND_IN)
+        self.build(STAND_IN.replace("STATE", "'matched'"))
         self.run_driver("--only", "transit-warm", "--tune-rounds", "0")
         for file in (self.folder / "out").iterdir():
             self.assertNotIn(str(HERE.parent), file.read_text())
@@ -76,6 +82,16 @@ class TheDriver(unittest.TestCase):
         self.assertIn("cargo build --release", problems["crowfly load --transit"])
         self.assertIn("setup-peers", problems["runai-model-streamer"])
         self.assertIsNone(problems["cat"])
+
+    def test_has_crowfly_prove_its_bytes_outside_the_timed_runs(self):
+        for state, verified, problem in (
+            ("matched", True, None),
+            ("differs", None, "failed: its verification did not find the right bytes"),
+        ):
+            self.build(STAND_IN.replace("STATE", repr(state)))
+            shutil.rmtree(self.folder / "out", ignore_errors=True)
+            self.run_driver("--only", "resident-warm", "--tune-rounds", "0")
+            self.assertEqual((self.row()["verified"], self.row()["problem"]), (verified, problem))
 
     def test_exits_with_one_when_a_contender_fails(self):
         self.build("import sys; sys.exit('no such drive')")

@@ -91,6 +91,10 @@ class Contender(ABC):
         """The files whose cache state matters to it."""
         return arena.files
 
+    def prove(self, arena: Arena) -> bool | None:
+        """Whether an untimed run shows that the right bytes arrive; None where no such run exists."""
+        return None
+
 
 def whole_process(finished: Finished, size: int, **own: object) -> Reading:
     """Figures of a program that is all load: start, work and exit are counted."""

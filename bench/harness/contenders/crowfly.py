@@ -7,8 +7,9 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
+from .. import process
 from ..process import Command, Finished
-from .contender import SUBJECT, Arena, Contender, Failed, Reading, Setting, whole_process
+from .contender import DEFAULT, SUBJECT, Arena, Contender, Failed, Reading, Setting, whole_process
 
 RECEIPT_SCHEMA = "crowfly.receipt/1"
 
@@ -32,7 +33,8 @@ class Load(Contender):
 
     def read(self, finished: Finished, arena: Arena) -> Reading:
         try:
-            report = json.loads(finished.stdout)
+            # A result names no path of the machine; the input's is the one that a report repeats.
+            report = json.loads(finished.stdout.replace(str(arena.target), "INPUT"))
         except ValueError as error:
             raise Failed(f"crowfly load --json printed no JSON: {error}") from error
         own = summary(report)
@@ -40,6 +42,16 @@ class Load(Contender):
         if moved < arena.data_bytes:
             raise Failed(f"the receipts cover {moved} bytes of {arena.data_bytes} tensor bytes")
         return whole_process(finished, moved, **own)
+
+    def prove(self, arena: Arena) -> bool | None:
+        """By `--verify`, which compares what arrived with a second reading of the files."""
+        load = self.command(arena, DEFAULT)
+        finished = process.run(Command([*load.argv, "--verify"], load.env))
+        try:
+            found = list(_receipts(json.loads(finished.stdout)))
+        except ValueError:
+            return False
+        return finished.exit_code == 0 and bool(found) and all(map(_matched, found))
 
 
 class List(Contender):
@@ -110,6 +122,11 @@ def _receipts(value: object) -> Iterator[dict]:
     if isinstance(value, list):
         for item in value:
             yield from _receipts(item)
+
+
+def _matched(receipt: dict) -> bool:
+    verification = receipt.get("verification")
+    return isinstance(verification, dict) and verification.get("state") == "matched"
 
 
 def _missing(binary: Path) -> str | None:
