@@ -189,8 +189,8 @@ fn given_ctrl_c_a_load_stops_and_says_so() {
     while !handler_is_set() {
         std::thread::sleep(std::time::Duration::from_millis(5));
     }
-    let sent = Command::new("kill")
-        .args(["-INT", &child.id().to_string()])
+    let sent = Command::new("sh")
+        .args(["-c", &format!("kill -INT {}", child.id())])
         .status();
     assert!(sent.is_ok_and(|status| status.success()), "kill");
     let output = child.wait_with_output().expect("it ends");
