@@ -229,6 +229,12 @@ impl Job {
             .cloned()
     }
 
+    /// Whether [`Self::take`] may still return a chunk.
+    pub(crate) fn has_more(&self) -> bool {
+        let never_taken = self.next.load(Ordering::Relaxed) < self.chunks.len();
+        !self.stopped() && (never_taken || !locked(&self.again).is_empty())
+    }
+
     /// Puts a chunk back, to be moved another way.
     pub(crate) fn put_back(&self, chunk: Chunk) {
         locked(&self.again).push(chunk);

@@ -139,7 +139,8 @@ impl<'j, I: Io> Worker<'j, I> {
         let share = self.share();
         loop {
             if self.io.in_flight() >= share || self.io.room() == 0 {
-                return !self.job.stopped();
+                // A worker without a share would otherwise wait for one that never comes.
+                return self.job.has_more();
             }
             if self.ring.as_ref().is_some_and(|ring| ring.free.is_empty()) {
                 return true;

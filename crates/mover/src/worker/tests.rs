@@ -217,3 +217,38 @@ fn given_a_full_disk_the_write_fails_with_no_space() {
         "{error}"
     );
 }
+
+#[test]
+fn given_more_workers_than_requests_in_flight_a_worker_without_a_share_ends_with_the_others() {
+    let file = file(&content());
+    let lane = Lane {
+        name: "disk".into(),
+        buffered: Arc::clone(&file),
+        direct: None,
+        landing: Landing::Ring,
+        may_map: false,
+    };
+    let terms = Terms {
+        direct: false,
+        cache: true,
+        map: false,
+        prefer_cache: false,
+        cached: &|_| None,
+    };
+    let mut chunks = Vec::new();
+    cut(0, 0..LENGTH, &terms, &mut chunks);
+    let job = Job::new(Direction::Read, vec![lane], chunks, Tuner::fixed(1));
+    while job.take().is_some() {}
+    let (ended, ends) = std::sync::mpsc::channel();
+    std::thread::spawn(move || {
+        let io = Faulty::new(Faults::default(), 4);
+        Worker::new(&job, io, (1, 2), None, Ledger::default()).run();
+        ended.send(())
+    });
+    let patience = Duration::from_secs(10);
+    assert_eq!(
+        ends.recv_timeout(patience),
+        Ok(()),
+        "it still waits for a share"
+    );
+}
