@@ -17,6 +17,8 @@ mod transfer;
 /// What to do.
 #[derive(Debug, Subcommand)]
 pub enum Command {
+    /// Race the same bytes along every way this machine offers
+    Race(race::RaceArgs),
     /// Load a checkpoint or a file, and print the receipt
     Load(load::LoadArgs),
     /// Print the completion script for a shell
@@ -29,6 +31,7 @@ impl Command {
     /// Does it.
     pub fn run(self, out: &mut Output) -> Result<Exit, Failure> {
         match self {
+            Self::Race(args) => race::run(&args, out),
             Self::Load(args) => load::run(&args, out),
             Self::Completions(args) => completions::run(&args, out),
             Self::Man(args) => man::run(&args, out),

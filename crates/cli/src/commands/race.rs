@@ -1,3 +1,110 @@
 //! `crowfly race [PATH]`.
 
+use std::path::{Path, PathBuf};
+
+use clap::Args;
+use crowfly_mover::checkpoint::Checkpoint;
+use crowfly_mover::checkpoint::select::Selector;
+use crowfly_route::place::Place;
+use crowfly_route::units::Bytes;
+
+use super::transfer;
+use crate::failure::{Exit, Failure};
+use crate::interrupt;
+use crate::output::Output;
+use crate::render;
+use contest::Way;
+use standing::{RACE_SCHEMA, Race};
+use track::Track;
+
+mod contest;
 pub mod standing;
+mod track;
+
+/// Arguments of `crowfly race`.
+#[derive(Args, Debug)]
+pub struct RaceArgs {
+    /// What to race over: a safetensors file, a model folder, or any file; without it, a checkpoint
+    /// made for the race in the cache folder and removed afterwards
+    #[arg(value_name = "PATH")]
+    path: Option<PathBuf>,
+    /// How often each way is run
+    #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u16).range(1..=1000))]
+    runs: u16,
+    /// How large the checkpoint made for the race is
+    #[arg(
+        long,
+        value_name = "SIZE",
+        default_value = "1GiB",
+        conflicts_with = "path"
+    )]
+    size: Bytes,
+    /// Keep the checkpoint made for the race, and use it again next time
+    #[arg(long, conflicts_with = "path")]
+    keep: bool,
+    /// Write a bar picture of the race
+    #[arg(long, value_name = "FILE")]
+    svg: Option<PathBuf>,
+}
+
+/// Races.
+pub fn run(args: &RaceArgs, out: &mut Output) -> Result<Exit, Failure> {
+    if let Some(file) = &args.svg {
+        check_folder(file)?;
+    }
+    let interrupted = interrupt::watch()?;
+    let track = match &args.path {
+        Some(path) => Track::given(path),
+        None => Track::made(args.size, args.keep, out, &interrupted)?,
+    };
+    let race = race(track.path(), usize::from(args.runs), out, &interrupted)?;
+    if let Some(file) = &args.svg {
+        let picture = render::race_picture::render(&race);
+        std::fs::write(file, picture).map_err(|error| Failure::writing(file, &error))?;
+    }
+    out.show(&race, |columns| render::race::render(&race, columns))?;
+    Ok(Exit::Ok)
+}
+
+fn race(
+    path: &Path,
+    runs: usize,
+    out: &Output,
+    interrupted: &interrupt::Flag,
+) -> Result<Race, Failure> {
+    let checkpoint = Checkpoint::open(path)?;
+    let selection = Selector::default().select(&checkpoint)?;
+    let pieces = transfer::pieces(&checkpoint, &selection)?;
+    let from = Place::File(path.display().to_string());
+    let ways = Way::to_host(&[]);
+    let outcome = contest::run(&from, &pieces, &ways, runs, out, interrupted)?;
+    let race = Race {
+        schema: RACE_SCHEMA,
+        from,
+        bytes: selection.bytes(),
+        runs,
+        warm: outcome.warm,
+        ceiling: None,
+        lanes: outcome.lanes,
+        missing: outcome.missing,
+        to_gpu: Vec::new(),
+    };
+    Ok(race.settle(None))
+}
+
+/// Finds out before the race, not after it, that the picture has nowhere to go.
+fn check_folder(file: &Path) -> Result<(), Failure> {
+    let folder = match file.parent() {
+        Some(folder) if !folder.as_os_str().is_empty() => folder,
+        _ => Path::new("."),
+    };
+    let looked = folder.metadata();
+    match looked {
+        Ok(folder) if folder.is_dir() => Ok(()),
+        Ok(_) => Err(Failure::writing(
+            file,
+            &std::io::ErrorKind::NotADirectory.into(),
+        )),
+        Err(error) => Err(Failure::writing(file, &error)),
+    }
+}

@@ -7,6 +7,7 @@ use crowfly_machine::RootError;
 use crowfly_mover::TransferError;
 use crowfly_mover::checkpoint::CheckpointError;
 use crowfly_mover::checkpoint::header::HeaderReadError;
+use crowfly_mover::checkpoint::seeded::{SeededError, WriteError};
 use crowfly_mover::checkpoint::select::SelectError;
 use crowfly_route::place::BadPlace;
 use crowfly_route::snapshot::SnapshotError;
@@ -72,6 +73,24 @@ impl From<CheckpointError> for Failure {
 impl From<SelectError> for Failure {
     fn from(error: SelectError) -> Self {
         let failure = Self::new(error.code(), Exit::Usage, sentence(&error));
+        failure.maybe_hint(error.hint())
+    }
+}
+
+impl From<SeededError> for Failure {
+    fn from(error: SeededError) -> Self {
+        Self::new(error.code(), Exit::Usage, sentence(&error))
+    }
+}
+
+impl From<WriteError> for Failure {
+    fn from(error: WriteError) -> Self {
+        let exit = match &error {
+            WriteError::Stopped { .. } => Exit::Interrupted,
+            WriteError::Io { .. } => Exit::Io,
+            _ => Exit::CannotCreate,
+        };
+        let failure = Self::new(error.code(), exit, sentence(&error));
         failure.maybe_hint(error.hint())
     }
 }

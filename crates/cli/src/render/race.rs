@@ -9,16 +9,16 @@ use super::obstacle;
 use super::receipt::{class_cell, percent};
 use super::style::{FAINT, GOOD, STRONG, paint};
 use super::table::Table;
-use super::text::{harmless, wrap};
+use super::text::{count, harmless, wrap};
 use crate::commands::race::standing::{Lane, Race};
 
 /// The race in at most `columns` columns.
 pub fn render(race: &Race, columns: usize) -> String {
     let title = format!("{} from {}", race.bytes, harmless(&race.from.to_string()));
     let how = format!(
-        "{}, {} runs of each way, taken in turns; times are medians.",
+        "{}, {} of each way, taken in turns; times are medians.",
         cache(race),
-        race.runs
+        count(race.runs, "run")
     );
     let mut text = wrap(&title, columns, "", "  ") + "\n";
     text.push_str(&paint(FAINT, wrap(&how, columns, "", "")));

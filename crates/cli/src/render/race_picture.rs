@@ -26,13 +26,13 @@ pub fn render(race: &Race) -> String {
          <title>{}</title>\n<desc>{}</desc>\n\
          <rect width=\"{WIDTH}\" height=\"{height}\" fill=\"#ffffff\"/>\n\
          <text x=\"20\" y=\"30\" font-size=\"18\" font-weight=\"600\">{}</text>\n\
-         <text x=\"20\" y=\"52\" fill=\"#57606a\">{}, {} runs of each way; \
+         <text x=\"20\" y=\"52\" fill=\"#57606a\">{}, {} of each way; \
          bar: median, line: slowest to fastest run</text>\n",
         escape(&title),
         escape(&ways.join("; ")),
         escape(&title),
         super::race::cache(race),
-        race.runs,
+        super::text::count(race.runs, "run"),
     );
     let fastest = race
         .lanes

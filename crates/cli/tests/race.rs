@@ -1,0 +1,128 @@
+//! `crowfly race`, small: what it prints, and what it leaves behind.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+use std::time::Duration;
+
+use serde_json::Value;
+
+fn folder(test: &str) -> PathBuf {
+    let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join(test);
+    let _ = fs::remove_dir_all(&folder);
+    fs::create_dir_all(&folder).expect("a folder for the test");
+    folder
+}
+
+fn race(cache: &Path, arguments: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_crowfly"));
+    command.arg("race").args(arguments);
+    command.stdin(Stdio::null()).env("XDG_CACHE_HOME", cache);
+    command
+}
+
+fn run(command: &mut Command) -> Output {
+    command.output().expect("the program starts")
+}
+
+fn document(output: &Output) -> Value {
+    let error = String::from_utf8_lossy(&output.stderr);
+    serde_json::from_slice(&output.stdout).unwrap_or_else(|e| panic!("{e}: {error}"))
+}
+
+fn left_in(cache: &Path) -> Vec<String> {
+    let entries = fs::read_dir(cache.join("crowfly")).expect("the cache folder");
+    entries
+        .map(|entry| {
+            entry
+                .expect("an entry")
+                .file_name()
+                .to_string_lossy()
+                .into()
+        })
+        .collect()
+}
+
+#[test]
+fn given_no_path_a_checkpoint_is_made_raced_over_and_removed() {
+    let cache = folder("race-made");
+    let picture = cache.join("race.svg");
+    let svg = picture.to_str().expect("text");
+    let arguments = ["--size", "3MB", "--runs", "2", "--json", "--svg", svg];
+    let output = run(&mut race(&cache, &arguments));
+    assert_eq!(output.status.code(), Some(0));
+    let race = document(&output);
+    assert_eq!(race["schema"], "crowfly.race/1");
+    let lanes = race["lanes"].as_array().expect("lanes");
+    let names: Vec<&str> = lanes.iter().filter_map(|l| l["name"].as_str()).collect();
+    for way in ["threads", "mapped", "cached"] {
+        assert!(names.contains(&way), "{way} is missing of {names:?}");
+    }
+    for lane in lanes {
+        let receipts = lane["receipts"].as_array().expect("receipts");
+        assert_eq!(receipts.len(), 2);
+        for receipt in receipts {
+            assert_eq!(receipt["requested"], race["bytes"]);
+        }
+    }
+    assert!(left_in(&cache).is_empty(), "{:?}", left_in(&cache));
+    let picture = fs::read_to_string(picture).expect("the picture");
+    assert!(picture.starts_with("<svg ") && picture.ends_with("</svg>\n"));
+}
+
+#[test]
+fn given_keep_the_checkpoint_is_used_again() {
+    let cache = folder("race-kept");
+    let once = ["--size", "1MB", "--runs", "1", "--json", "--keep"];
+    let first = document(&run(&mut race(&cache, &once)));
+    assert_eq!(left_in(&cache), ["race-1000000"]);
+    let again = run(&mut race(&cache, &once[..5]));
+    assert!(String::from_utf8_lossy(&again.stderr).contains("kept earlier"));
+    assert_eq!(document(&again)["from"], first["from"]);
+    assert_eq!(left_in(&cache), ["race-1000000"]);
+}
+
+#[test]
+fn given_a_size_or_a_picture_that_cannot_be_the_race_does_not_start() {
+    let cache = folder("race-refused");
+    let cases = [
+        (&["--size", "1"][..], 64, "seeded-size"),
+        (&["--size", "1 parsec"], 64, "usage"),
+        (&["--runs", "0"], 64, "usage"),
+        (
+            &["--size", "1MB", "--svg", "/no/such/folder/race.svg"],
+            73,
+            "output-not-created",
+        ),
+    ];
+    for (arguments, status, code) in cases {
+        let output = run(race(&cache, arguments).arg("--json"));
+        assert_eq!(output.status.code(), Some(status), "{arguments:?}");
+        assert_eq!(document(&output)["error"]["code"], code, "{arguments:?}");
+    }
+}
+
+#[test]
+fn given_ctrl_c_the_race_stops_and_removes_its_checkpoint() {
+    let cache = folder("race-interrupted");
+    // More rounds than anyone would wait for.
+    let arguments = ["--size", "1MB", "--runs", "1000", "--json"];
+    let child = race(&cache, &arguments)
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("the program starts");
+    let made = cache
+        .join("crowfly")
+        .join(format!("race-1000000.{}", child.id()));
+    let index = made.join("model.safetensors.index.json");
+    while !index.exists() {
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    let kill = format!("kill -INT {}", child.id());
+    let sent = Command::new("sh").args(["-c", &kill]).status();
+    assert!(sent.is_ok_and(|status| status.success()), "kill");
+    let output = child.wait_with_output().expect("it ends");
+    assert_eq!(output.status.code(), Some(130));
+    assert!(left_in(&cache).is_empty(), "{:?}", left_in(&cache));
+}
