@@ -8,6 +8,7 @@ use clap::Subcommand;
 use crate::failure::{Exit, Failure};
 use crate::output::Output;
 
+pub mod capture;
 mod completions;
 pub mod load;
 mod man;
@@ -21,6 +22,8 @@ pub enum Command {
     Race(race::RaceArgs),
     /// Load a checkpoint or a file, and print the receipt
     Load(load::LoadArgs),
+    /// Record what this machine shows, redacted, to look at elsewhere or to send to someone
+    Capture(capture::CaptureArgs),
     /// Print the completion script for a shell
     Completions(completions::CompletionsArgs),
     /// Print the manual page
@@ -33,6 +36,7 @@ impl Command {
         match self {
             Self::Race(args) => race::run(&args, out),
             Self::Load(args) => load::run(&args, out),
+            Self::Capture(args) => capture::run(&args, out),
             Self::Completions(args) => completions::run(&args, out),
             Self::Man(args) => man::run(&args, out),
         }

@@ -12,6 +12,7 @@ mod commands;
 #[cfg(test)]
 mod documented;
 mod failure;
+mod file;
 mod interrupt;
 mod machine;
 mod output;

@@ -1,6 +1,7 @@
 //! Values into text for people. Pure: a renderer takes a value and a width and returns a string.
 
 pub mod block;
+pub mod capture;
 pub mod cell;
 pub mod failure;
 pub mod listing;

@@ -19,8 +19,8 @@ mod recorder;
 mod storage_direct;
 mod surroundings;
 
-pub use recorder::MAX_CAPTURE_BYTES;
 use recorder::Recorder;
+pub use recorder::{MAX_CAPTURE_BYTES, TRUNCATED};
 
 /// What to look at, and under which name.
 #[derive(Clone, Debug)]

@@ -9,5 +9,5 @@ pub mod residency;
 mod root;
 pub mod usage;
 
-pub use capture::{MAX_CAPTURE_BYTES, Options, capture};
+pub use capture::{MAX_CAPTURE_BYTES, Options, TRUNCATED, capture};
 pub use root::{MAX_ENTRIES, Root, RootError};

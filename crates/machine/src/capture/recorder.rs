@@ -11,8 +11,8 @@ use crate::root::Root;
 pub const MAX_CAPTURE_BYTES: usize = 48 << 20;
 /// The largest text that is kept unless its look says otherwise; a sysfs attribute has one page.
 pub(super) const MAX_TEXT_BYTES: usize = 64 << 10;
-/// The key that says a capture was cut short.
-const TRUNCATED: &str = "capture:truncated";
+/// The key at which a capture that was cut short says so.
+pub const TRUNCATED: &str = "capture:truncated";
 /// The JSON around one observation: quotes, colon, indentation, tag.
 const FRAME_BYTES: usize = 32;
 
