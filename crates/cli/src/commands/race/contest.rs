@@ -2,6 +2,7 @@
 
 use std::ops::Range;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use crowfly_mover::{Destination, Engine, Piece, Request, Source, TransferError};
 use crowfly_route::hop::Candidate;
@@ -88,6 +89,9 @@ pub fn run(
         };
         if !*open {
             continue;
+        }
+        if interrupted.load(Ordering::Relaxed) {
+            return Err(Failure::interrupted("the race"));
         }
         warm = warm.max(forget(pieces)?);
         let request = Request {
