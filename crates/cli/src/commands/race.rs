@@ -6,11 +6,13 @@ use clap::Args;
 use crowfly_mover::checkpoint::Checkpoint;
 use crowfly_mover::checkpoint::select::Selector;
 use crowfly_route::place::Place;
+use crowfly_route::topology::Topology;
 use crowfly_route::units::Bytes;
 
 use super::transfer;
 use crate::failure::{Exit, Failure};
 use crate::interrupt;
+use crate::machine::MachineArgs;
 use crate::output::Output;
 use crate::render;
 use contest::Way;
@@ -60,7 +62,7 @@ pub fn run(args: &RaceArgs, out: &mut Output) -> Result<Exit, Failure> {
     let race = race(track.path(), usize::from(args.runs), out, &interrupted)?;
     if let Some(file) = &args.svg {
         let picture = render::race_picture::render(&race);
-        std::fs::write(file, picture).map_err(|error| Failure::writing(file, &error))?;
+        crate::file::replace(file, picture.as_bytes(), || Ok(()))?;
     }
     out.show(&race, |columns| render::race::render(&race, columns))?;
     Ok(Exit::Ok)
@@ -76,7 +78,9 @@ fn race(
     let selection = Selector::default().select(&checkpoint)?;
     let pieces = transfer::pieces(&checkpoint, &selection)?;
     let from = Place::File(path.display().to_string());
-    let ways = Way::to_host(&[]);
+    let topology = Topology::from_snapshot(&MachineArgs::default().look()?);
+    let mut ways = Way::to_host(&[]);
+    ways.extend(Way::to_peer(&topology, Vec::new()));
     let outcome = contest::run(&from, &pieces, &ways, runs, out, interrupted)?;
     let race = Race {
         schema: RACE_SCHEMA,

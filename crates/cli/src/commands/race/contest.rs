@@ -1,14 +1,16 @@
 //! The race itself: every way in turn, each time with a cold page cache.
 
+use std::io;
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use crowfly_mover::{Destination, Engine, Piece, Request, Source, TransferError};
+use crowfly_mover::{Destination, Engine, MemoryError, Piece, Request, Source, TransferError};
 use crowfly_route::hop::Candidate;
-use crowfly_route::obstacle::Obstacle;
+use crowfly_route::obstacle::{Code, Fix, Obstacle};
 use crowfly_route::place::Place;
 use crowfly_route::receipt::{Path, Receipt};
+use crowfly_route::topology::Topology;
 use crowfly_route::units::{Bytes, PciAddress};
 
 use super::standing::Lane;
@@ -43,14 +45,19 @@ impl Way {
             .collect()
     }
 
-    /// The drive's own DMA into memory that a device publishes.
-    pub fn to_peer(address: PciAddress, candidates: Vec<Candidate>) -> Self {
-        Self {
+    /// The drive's own DMA into memory that a device publishes; `None` where none does.
+    pub fn to_peer(topology: &Topology, candidates: Vec<Candidate>) -> Option<Self> {
+        let published = topology.pci.iter().filter_map(|(address, function)| {
+            let memory = function.peer_memory.filter(|memory| memory.published)?;
+            Some((address, memory.available))
+        });
+        let (address, _) = published.max_by_key(|(_, available)| *available)?;
+        Some(Self {
             name: Path::Peer.to_string(),
             path: Path::Peer,
-            destination: Destination::Peer(address),
+            destination: Destination::Peer(*address),
             candidates,
-        }
+        })
     }
 }
 
@@ -110,6 +117,14 @@ pub fn run(
                 *open = false;
                 missing.extend(obstacles);
             }
+            Err(TransferError::Memory(MemoryError::Peer {
+                address,
+                bytes,
+                source,
+            })) => {
+                *open = false;
+                missing.push(without_peer_memory(address, Bytes(bytes as u64), &source));
+            }
             Err(error) => return Err(error.into()),
         }
     }
@@ -121,6 +136,15 @@ pub fn run(
         missing,
         warm,
     })
+}
+
+fn without_peer_memory(address: PciAddress, wanted: Bytes, error: &io::Error) -> Obstacle {
+    let what = format!("{address} could not give {wanted} of peer memory");
+    Obstacle::blocks(Code::PeerMemoryExhausted, what)
+        .seen("mmap(p2pmem/allocate)", error.to_string())
+        .fixed_by(Fix::by_hand(
+            "Race over fewer bytes (--size), or end the program that holds the peer memory",
+        ))
 }
 
 /// Who runs when: every contestant once a round, each round beginning with the next one.
