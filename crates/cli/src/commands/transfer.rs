@@ -4,7 +4,7 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::thread::sleep;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use crowfly_mover::checkpoint::Checkpoint;
 use crowfly_mover::checkpoint::select::Selection;
@@ -14,8 +14,13 @@ use crate::failure::Failure;
 use crate::interrupt;
 use crate::render::progress::Progress;
 
-/// How often a running transfer is looked at: its end must not be noticed late.
-const LOOK: Duration = Duration::from_millis(1);
+/// A running transfer is looked at each time this part of its time so far has passed again, so that
+/// noticing its end late costs no more than that.
+const LOOKS: u32 = 50;
+/// A look costs a system call or two.
+const SHORTEST: Duration = Duration::from_micros(20);
+/// Ctrl-C must be felt at once.
+const LONGEST: Duration = Duration::from_millis(2);
 
 /// The selected ranges as pieces of open files.
 pub fn pieces(checkpoint: &Checkpoint, selection: &Selection) -> Result<Vec<Piece>, Failure> {
@@ -41,12 +46,13 @@ pub fn follow(
     interrupted: &interrupt::Flag,
 ) -> Result<Loaded, Failure> {
     progress.start(what, transfer.total().0);
+    let started = Instant::now();
     while !transfer.is_finished() {
         if interrupted.load(Ordering::Relaxed) {
             transfer.cancel();
         }
         progress.at(transfer.moved().0);
-        sleep(LOOK);
+        sleep((started.elapsed() / LOOKS).clamp(SHORTEST, LONGEST));
     }
     progress.at(transfer.moved().0);
     Ok(transfer.wait()?)

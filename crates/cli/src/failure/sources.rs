@@ -10,6 +10,7 @@ use crowfly_mover::checkpoint::header::HeaderReadError;
 use crowfly_mover::checkpoint::seeded::{SeededError, WriteError};
 use crowfly_mover::checkpoint::select::SelectError;
 use crowfly_route::place::BadPlace;
+use crowfly_route::policy::Policy;
 use crowfly_route::snapshot::SnapshotError;
 
 use super::{Exit, Failure};
@@ -114,7 +115,14 @@ impl From<TransferError> for Failure {
         };
         let failure = Self::new(error.code(), exit, sentence(&error));
         match error {
-            E::Refused { obstacles, .. } => failure.with_obstacles(obstacles),
+            E::Refused {
+                obstacles, policy, ..
+            } => {
+                let hint = (policy == Policy::Require).then_some(
+                    "`--policy prefer` takes the best way there is and names the detour",
+                );
+                failure.with_obstacles(obstacles).maybe_hint(hint)
+            }
             _ => failure,
         }
     }
