@@ -4,6 +4,7 @@ pub mod block;
 pub mod capture;
 pub mod cell;
 pub mod failure;
+pub mod hop;
 pub mod listing;
 pub mod load;
 pub mod obstacle;

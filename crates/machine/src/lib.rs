@@ -1,6 +1,6 @@
 //! The only door to the operating system and to vendors' libraries.
 //!
-//! [`capture`] looks at a machine, live or a copy of one below a directory ([`Root`]), and returns a
+//! [`capture()`] looks at a machine, live or a copy of one below a directory ([`Root`]), and returns a
 //! [`Snapshot`](crowfly_route::snapshot::Snapshot). It decodes nothing: what the kernel said is
 //! recorded as said, so that a snapshot someone mails shows what a live look would.
 

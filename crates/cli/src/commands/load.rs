@@ -127,7 +127,10 @@ pub fn run(args: &LoadArgs, out: &mut Output) -> Result<Exit, Failure> {
         notes: checkpoint.notes().iter().map(Note::to_string).collect(),
         receipt: loaded.receipt,
     };
-    out.show(&load, |columns| render::load::render(&load, columns))?;
+    let detailed = out.verbose();
+    out.show(&load, |columns| {
+        render::load::render(&load, columns, detailed)
+    })?;
     Ok(Exit::Ok)
 }
 

@@ -7,8 +7,8 @@ use super::style::{WARN, paint};
 use super::text::{count, harmless, wrap};
 use crate::commands::load::Load;
 
-/// The load in at most `columns` columns.
-pub fn render(load: &Load, columns: usize) -> String {
+/// The load in at most `columns` columns; see [`receipt::render`].
+pub fn render(load: &Load, columns: usize, detailed: bool) -> String {
     let mut text = wrap(&summary(load), columns, "", "  ");
     text.push('\n');
     for note in &load.notes {
@@ -17,7 +17,7 @@ pub fn render(load: &Load, columns: usize) -> String {
         text.push('\n');
     }
     text.push('\n');
-    text.push_str(&receipt::render(&load.receipt, columns));
+    text.push_str(&receipt::render(&load.receipt, columns, detailed));
     text
 }
 

@@ -7,16 +7,16 @@ use crowfly_route::units::Bytes;
 
 use super::block::Block;
 use super::cell::Cell;
-use super::obstacle;
 use super::style::{BAD, FAINT, GOOD, STRONG, WARN, paint};
 use super::text::{count, seconds};
+use super::{hop, obstacle};
 
 const INDENT: usize = 2;
 
-/// The receipt in at most `columns` columns.
-pub fn render(receipt: &Receipt, columns: usize) -> String {
+/// The receipt in at most `columns` columns, with every hop of its route if `detailed`.
+pub fn render(receipt: &Receipt, columns: usize, detailed: bool) -> String {
     let mut text = format!("{}\n", paint(STRONG, "Receipt"));
-    text.push_str(&lines(receipt).render(columns));
+    text.push_str(&lines(receipt, detailed).render(columns));
     text.push_str(&standing_in_the_way(&receipt.obstacles, columns));
     text
 }
@@ -30,7 +30,7 @@ pub fn standing_in_the_way(obstacles: &[Obstacle], columns: usize) -> String {
     format!("\n{title}\n{}", obstacle::render_all(obstacles, columns))
 }
 
-fn lines(receipt: &Receipt) -> Block {
+fn lines(receipt: &Receipt, detailed: bool) -> Block {
     let mut block = Block::indented(INDENT);
     let (from, to) = (receipt.from.to_string(), receipt.to.to_string());
     block.line(
@@ -46,6 +46,12 @@ fn lines(receipt: &Receipt) -> Block {
             format!(": {}", counters(receipt.route.counters())).into(),
         ],
     );
+    if detailed {
+        for (index, hop) in receipt.route.hops.iter().enumerate() {
+            let label = if index == 0 { "hops" } else { "" };
+            block.line(label, hop::line(hop));
+        }
+    }
     block.line("moved", [moved(receipt).into()]);
     if let Some(ceiling) = &receipt.ceiling {
         let share = receipt.share_of_ceiling();
@@ -270,7 +276,7 @@ mod tests {
 
     #[test]
     fn a_receipt_fits_one_screen_and_says_which_way_the_bytes_went() {
-        insta::assert_snapshot!(crate::render::plain(&render(&receipt(), 100)));
+        insta::assert_snapshot!(crate::render::plain(&render(&receipt(), 100, true)));
     }
 
     #[test]
@@ -288,7 +294,7 @@ mod tests {
             },
             ..receipt()
         };
-        insta::assert_snapshot!(crate::render::plain(&render(&empty, 100)));
+        insta::assert_snapshot!(crate::render::plain(&render(&empty, 100, false)));
     }
 
     #[test]
@@ -296,7 +302,7 @@ mod tests {
         let mut long = receipt();
         long.from = Place::File(format!("/data/{}", "very-long-name/".repeat(20)));
         for columns in [60, 80, 100] {
-            for line in crate::render::plain(&render(&long, columns)).lines() {
+            for line in crate::render::plain(&render(&long, columns, true)).lines() {
                 assert!(textwrap::core::display_width(line) <= columns, "{line}");
             }
         }
