@@ -127,6 +127,18 @@ fn nothing_is_unfinished_or_skipped() {
 }
 
 #[test]
+fn a_waived_test_is_recorded_and_not_only_printed() {
+    let files = repository();
+    let rust: Vec<&TextFile> = files.iter().filter(|f| f.has_extension(&["rs"])).collect();
+    let printed = [
+        concat!("println!(\"", "waived"),
+        concat!("println!(\"", "skipp"),
+    ];
+    let found = lines_where(&rust, |line| printed.iter().any(|p| line.contains(p)));
+    assert_none("use crowfly_waive::waived!", &found);
+}
+
+#[test]
 fn the_repository_names_no_machine_it_was_written_on_and_no_registry() {
     let files = repository();
     let all: Vec<&TextFile> = files.iter().collect();
