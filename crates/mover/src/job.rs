@@ -110,11 +110,26 @@ impl Ledger {
 /// What it costs to get fresh pages from the kernel, as measured by the transfer itself.
 ///
 /// Mostly that is the time to zero them. In virtual machines whose hypervisor takes free memory
-/// back, each fresh page may first have to be fetched from the host, ten times slower.
+/// back, each fresh page may first have to be fetched from the host, ten times slower, and huge
+/// pages, which come from memory that lay free for long, more often than small ones.
 #[derive(Debug, Default)]
 pub(crate) struct FreshMemory {
+    huge: Spent,
+    small: Spent,
+}
+
+#[derive(Debug, Default)]
+struct Spent {
     bytes: AtomicU64,
     nanoseconds: AtomicU64,
+}
+
+impl Spent {
+    fn rate(&self) -> Option<f64> {
+        let bytes = self.bytes.load(Ordering::Relaxed);
+        let seconds = self.nanoseconds.load(Ordering::Relaxed) as f64 / 1e9;
+        (bytes >= FreshMemory::ENOUGH).then_some(bytes as f64 / seconds)
+    }
 }
 
 impl FreshMemory {
@@ -124,18 +139,27 @@ impl FreshMemory {
     /// How much is taken before judging.
     const ENOUGH: u64 = 16 << 20;
 
-    pub(crate) fn took(&self, bytes: u64, seconds: f64) {
-        self.bytes.fetch_add(bytes, Ordering::Relaxed);
-        self.nanoseconds
+    pub(crate) fn took(&self, huge: bool, bytes: u64, seconds: f64) {
+        let spent = if huge { &self.huge } else { &self.small };
+        spent.bytes.fetch_add(bytes, Ordering::Relaxed);
+        spent
+            .nanoseconds
             .fetch_add((seconds * 1e9) as u64, Ordering::Relaxed);
     }
 
-    /// The measured rate, when it is slow and enough was measured.
+    /// The measured rate of huge pages, when it is slow and enough was measured.
     pub(crate) fn slow(&self) -> Option<BytesPerSecond> {
-        let bytes = self.bytes.load(Ordering::Relaxed);
-        let seconds = self.nanoseconds.load(Ordering::Relaxed) as f64 / 1e9;
-        let rate = bytes as f64 / seconds;
-        (bytes >= Self::ENOUGH && rate < Self::SLOW).then_some(BytesPerSecond(rate))
+        self.huge
+            .rate()
+            .filter(|rate| *rate < Self::SLOW)
+            .map(BytesPerSecond)
+    }
+
+    /// Whether the next memory should come in huge pages: unless they are slow, and small ones are
+    /// faster or not tried yet.
+    pub(crate) fn take_huge(&self) -> bool {
+        self.slow()
+            .is_none_or(|huge| self.small.rate().is_some_and(|small| huge.0 > small))
     }
 }
 
@@ -295,16 +319,37 @@ impl Job {
 mod tests {
     use super::*;
 
+    fn after(huge: &[(u64, f64)], small: &[(u64, f64)]) -> FreshMemory {
+        let fresh = FreshMemory::default();
+        huge.iter()
+            .for_each(|(bytes, seconds)| fresh.took(true, *bytes, *seconds));
+        small
+            .iter()
+            .for_each(|(bytes, seconds)| fresh.took(false, *bytes, *seconds));
+        fresh
+    }
+
     #[test]
     fn fresh_memory_is_called_slow_only_when_enough_was_measured_and_copying_would_be_faster() {
-        let after = |bytes, seconds| {
-            let fresh = FreshMemory::default();
-            fresh.took(bytes, seconds);
-            fresh.slow()
-        };
-        assert_eq!(after(0, 0.0), None);
-        assert_eq!(after(8 << 20, 1.0), None, "too little to judge");
-        assert_eq!(after(1 << 30, 0.1), None, "10.7 GB/s");
-        assert_eq!(after(2_000_000_000, 1.0), Some(BytesPerSecond::gb(2.0)));
+        assert_eq!(after(&[], &[]).slow(), None);
+        assert_eq!(
+            after(&[(8 << 20, 1.0)], &[]).slow(),
+            None,
+            "too little to judge"
+        );
+        assert_eq!(after(&[(1 << 30, 0.1)], &[]).slow(), None, "10.7 GB/s");
+        assert_eq!(
+            after(&[(2_000_000_000, 1.0)], &[]).slow(),
+            Some(BytesPerSecond::gb(2.0))
+        );
+    }
+
+    #[test]
+    fn small_pages_are_tried_when_huge_ones_are_slow_and_kept_when_they_are_faster() {
+        let slow = (1_000_000_000, 2.0);
+        assert!(after(&[], &[]).take_huge());
+        assert!(!after(&[slow], &[]).take_huge(), "not tried yet");
+        assert!(!after(&[slow], &[(1_000_000_000, 1.0)]).take_huge());
+        assert!(after(&[slow], &[(1_000_000_000, 3.0)]).take_huge());
     }
 }

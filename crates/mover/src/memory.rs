@@ -302,6 +302,14 @@ impl Target {
         };
     }
 
+    /// Has this part made of small pages when it is first touched.
+    pub(crate) fn use_small_pages(&self) {
+        // SAFETY: advice on a part of our own mapping; it changes no contents.
+        let _ = unsafe {
+            rustix::mm::madvise(self.pointer().cast(), self.len(), Advice::LinuxNoHugepage)
+        };
+    }
+
     /// Reads from the file into this part by a kernel copy.
     pub(crate) fn read_from(&self, file: BorrowedFd<'_>, offset: u64) -> io::Result<usize> {
         // SAFETY: the kernel writes only inside this part, which the request owns.

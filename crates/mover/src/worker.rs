@@ -3,24 +3,22 @@
 
 use std::io;
 use std::ops::Range;
-use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crowfly_machine::usage;
-use crowfly_route::obstacle::{Code, Confidence, Fix, Obstacle};
+use crowfly_route::obstacle::{Code, Fix, Obstacle};
 
 use crate::digest;
 use crate::error::TransferError;
 use crate::io::{Direction, Done, Io, Op};
 use crate::job::{Job, Landing, Lane, Ledger};
-use crate::memory::{BLOCK, Relay, Target};
+use crate::memory::{Relay, Target};
 use crate::work::{Chunk, Way};
+
+mod pages;
 
 /// How often one chunk's request is submitted before it counts as stuck.
 pub(crate) const MAX_ATTEMPTS: u32 = 64;
-/// Chunks that the page cache is asked to read before they are mapped.
-const READ_AHEAD: usize = 8;
 /// How long to wait for a completion before looking whether the caller cancelled.
 const PATIENCE: Duration = Duration::from_millis(50);
 /// How long an idle worker of a group sleeps before looking whether it is needed.
@@ -334,155 +332,6 @@ impl<'j, I: Io> Worker<'j, I> {
             self.landed(&flight.chunk, &target);
         }
         self.release(flight.slot);
-    }
-
-    /// Has the kernel give the destination its pages now, to see what they cost.
-    fn take_fresh_memory(&self, lane: &Lane, span: &Range<u64>) {
-        if !lane.may_map {
-            return;
-        }
-        if let Some(target) = lane.landing.target(span) {
-            let before = usage::this_thread().total();
-            target.prefault();
-            let seconds = usage::this_thread().total() - before;
-            self.job.fresh().took(target.len() as u64, seconds);
-        }
-    }
-
-    /// Takes the page cache's pages as the destination, because fresh memory is slow to get.
-    fn map_instead(&mut self, chunk: Chunk) {
-        let lane = self.lane(&chunk);
-        let chunk = Chunk {
-            way: Way::Map,
-            ..chunk
-        };
-        let span = chunk.span(BLOCK as u64);
-        let mapped = lane
-            .landing
-            .target(&span)
-            .map(|t| t.map_file(lane.buffered.as_fd(), span.start));
-        if !matches!(mapped, Some(Ok(()))) {
-            return self.copy(chunk);
-        }
-        if let Some(rate) = self.job.fresh().slow() {
-            self.ledger.meet(
-                Obstacle::slows(Code::SlowFreshMemory, "fresh memory costs more than the page cache's own pages")
-                    .seen("madvise(MADV_POPULATE_WRITE)", format!("{rate} of CPU time on this machine"))
-                    .with_confidence(Confidence::Likely)
-                    .fixed_by(Fix::by_hand(
-                        "In a virtual machine, turn off free page reporting and ballooning, or back the guest with huge pages.",
-                    )),
-            );
-        }
-        self.map(chunk);
-    }
-
-    /// Starts reading what of this chunk and of those soon to come is not in the page cache.
-    fn read_ahead(&self, chunk: &Chunk) {
-        let lane = self.lane(chunk);
-        let later = self.job.chunks().get(chunk.index + READ_AHEAD);
-        let soon = self
-            .job
-            .chunks()
-            .get(chunk.index..)
-            .into_iter()
-            .flatten()
-            .take(READ_AHEAD);
-        let first = chunk.index == 0
-            || self
-                .job
-                .chunks()
-                .get(chunk.index - 1)
-                .is_none_or(|c| c.piece != chunk.piece);
-        let ahead = soon.filter(|_| first).chain(later);
-        for next in ahead.filter(|next| next.piece == chunk.piece) {
-            let length = std::num::NonZeroU64::new(next.wanted.end - next.wanted.start);
-            let _ = rustix::fs::fadvise(
-                &*lane.buffered,
-                next.wanted.start,
-                length,
-                rustix::fs::Advice::WillNeed,
-            );
-        }
-    }
-
-    /// The page cache's pages are the destination already; bring them in.
-    fn map(&mut self, chunk: Chunk) {
-        let lane = self.lane(&chunk);
-        let span = chunk.span(BLOCK as u64);
-        let Some(target) = lane.landing.target(&span) else {
-            return self.copy(chunk);
-        };
-        self.read_ahead(&chunk);
-        match target.populate() {
-            Ok(()) => {
-                let lead = (chunk.wanted.start - span.start) as usize;
-                let wanted = target.part(lead, (chunk.wanted.end - chunk.wanted.start) as usize);
-                self.landed(&chunk, &wanted);
-            }
-            Err(error) if error.raw_os_error() == Some(libc::EFAULT) => {
-                self.job.fail(TransferError::Shrank {
-                    path: lane.name.clone(),
-                    offset: chunk.wanted.start,
-                });
-            }
-            // A kernel before 5.14: the copy lands in private pages over the mapping.
-            Err(_) => self.copy(Chunk {
-                way: Way::Copy,
-                ..chunk
-            }),
-        }
-    }
-
-    /// Moves a chunk by kernel copies between the page cache and the destination.
-    fn copy(&mut self, chunk: Chunk) {
-        let chunk = Chunk {
-            way: Way::Copy,
-            ..chunk
-        };
-        let lane = self.lane(&chunk);
-        let slot = self.ring.as_mut().and_then(|ring| ring.free.pop());
-        let Some(target) = self.target(lane, &chunk.wanted, slot) else {
-            return self.job.fail(TransferError::WorkerDied);
-        };
-        let length = chunk.wanted.end - chunk.wanted.start;
-        let (mut got, mut attempts) = (0, 0);
-        while got < length && !self.job.stopped() {
-            let offset = chunk.wanted.start + got;
-            let rest = target.part(got as usize, (length - got) as usize);
-            let result = match self.job.direction {
-                Direction::Read => rest.read_from(lane.buffered.as_fd(), offset),
-                Direction::Write => rest.write_to(lane.buffered.as_fd(), offset),
-            };
-            match result {
-                Ok(0) => self.job.fail(self.ended(lane, offset)),
-                Ok(bytes) => {
-                    got += bytes as u64;
-                    self.ledger.retries += u64::from(got < length);
-                }
-                Err(error) => match error.raw_os_error() {
-                    Some(libc::EINTR | libc::EAGAIN) if attempts < MAX_ATTEMPTS => {
-                        attempts += 1;
-                        self.ledger.retries += 1;
-                    }
-                    code => {
-                        let code = code.unwrap_or(libc::EIO);
-                        self.job.fail(failed(
-                            lane,
-                            self.job.direction,
-                            offset,
-                            &chunk.wanted,
-                            code,
-                        ));
-                    }
-                },
-            }
-        }
-        if got == length {
-            self.ledger.bounced += length;
-            self.landed(&chunk, &target);
-        }
-        self.release(slot);
     }
 
     /// Counts a chunk whose bytes are all in place, and shows them to whoever asked.
