@@ -80,3 +80,94 @@ fn push_components(ahead: &mut Vec<Vec<u8>>, path: &[u8]) {
     parts.reverse();
     ahead.append(&mut parts);
 }
+
+#[cfg(test)]
+mod tests {
+    use std::fs::{create_dir, write};
+    use std::os::unix::fs::symlink;
+    use std::path::Path;
+
+    use proptest::prelude::*;
+    use rustix::fs::ResolveFlags;
+
+    use super::*;
+
+    /// Something in a directory of few names, so that most links lead somewhere.
+    #[derive(Clone, Debug)]
+    enum Entry {
+        Directory(String),
+        File(String),
+        Link(String, String),
+    }
+
+    fn path() -> impl Strategy<Value = String> {
+        prop::collection::vec("[ab]", 1..4).prop_map(|parts| parts.join("/"))
+    }
+
+    /// Relative, absolute, up and out, with empty and trailing components.
+    fn target() -> impl Strategy<Value = String> {
+        let part = prop_oneof![3 => "[ab]", 2 => Just("..".to_owned()), 1 => Just(".".to_owned())];
+        let parts = prop::collection::vec(part, 1..5);
+        (any::<bool>(), parts).prop_map(|(absolute, parts)| {
+            format!("{}{}", if absolute { "/" } else { "" }, parts.join("/"))
+        })
+    }
+
+    fn entry() -> impl Strategy<Value = Entry> {
+        prop_oneof![
+            path().prop_map(Entry::Directory),
+            path().prop_map(Entry::File),
+            (path(), target()).prop_map(|(path, target)| Entry::Link(path, target)),
+        ]
+    }
+
+    /// Nothing is made through a link, which could lead anywhere on this machine.
+    fn build(root: &Path, entries: &[Entry]) {
+        for entry in entries {
+            let (Entry::Directory(path) | Entry::File(path) | Entry::Link(path, _)) = entry;
+            let path = root.join(path);
+            let mut above = path.ancestors().skip(1).take_while(|above| *above != root);
+            let own = |above: &Path| above.symlink_metadata().is_ok_and(|there| there.is_dir());
+            if !above.all(own) || path.symlink_metadata().is_ok() {
+                continue;
+            }
+            match entry {
+                Entry::Directory(_) => create_dir(path),
+                Entry::File(_) => write(path, "text"),
+                Entry::Link(_, target) => symlink(target, path),
+            }
+            .expect("made in our own directory");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn it_reaches_what_the_kernel_reaches(
+            entries in prop::collection::vec(entry(), 1..12),
+            wanted in prop::collection::vec((target(), any::<bool>()), 1..8),
+        ) {
+            let outer = tempfile::tempdir().expect("a directory");
+            let inner = outer.path().join("inner");
+            create_dir(&inner).expect("created");
+            build(&inner, &entries);
+            let root = fs::open(&inner, OFlags::PATH | OFlags::DIRECTORY, Mode::empty()).expect("ours");
+            for (path, follow) in wanted {
+                let relative = path.trim_start_matches('/');
+                let flags = if follow { OFlags::PATH } else { OFlags::PATH | OFlags::NOFOLLOW };
+                let identity = |opened: Result<OwnedFd, Errno>| {
+                    let stat = fs::fstat(&opened?)?;
+                    Ok::<_, Errno>((stat.st_dev, stat.st_ino))
+                };
+                let resolve = ResolveFlags::IN_ROOT;
+                let kernel = fs::openat2(&root, relative, flags, Mode::empty(), resolve);
+                // Kernels before 5.6, or a sandbox: then there is nothing to compare with.
+                prop_assume!(!matches!(kernel, Err(Errno::NOSYS | Errno::PERM)));
+                prop_assert_eq!(
+                    identity(open(&root, relative, flags)),
+                    identity(kernel),
+                    "{} in {:?}", path, entries
+                );
+            }
+        }
+    }
+}

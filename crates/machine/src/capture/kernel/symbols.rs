@@ -12,6 +12,9 @@ const TABLE: &str = "/proc/kallsyms";
 /// Five times what a distribution's kernel with all its modules has.
 const MAX_TABLE_BYTES: u64 = 64 << 20;
 
+/// No symbol's name is longer than 511 bytes (`KSYM_NAME_LEN` of the kernel).
+const MAX_LINE_BYTES: u64 = 4 << 10;
+
 /// Symbols looked for, each with what its presence proves.
 const SYMBOLS: &[&str] = &[
     // Peer-to-peer DMA of the PCI core.
@@ -45,7 +48,8 @@ pub(super) fn look(r: &mut Recorder<'_>) {
             for name in SYMBOLS {
                 let line = found.iter().find(|line| name_of(line) == Some(name));
                 let seen = line.map_or(Observation::Absent, |line| {
-                    let shown: Vec<&str> = line.split_whitespace().skip(1).collect();
+                    let fields = line.split_whitespace().skip(1);
+                    let shown: Vec<&str> = fields.filter(|field| field != name).collect();
                     Observation::text(shown.join(" "))
                 });
                 r.record(format!("kallsyms:{name}"), seen);
@@ -67,11 +71,15 @@ fn scan(table: impl Read) -> Result<Vec<String>, Refusal> {
     let (mut line, mut found) = (Vec::new(), Vec::new());
     loop {
         line.clear();
-        let read = table
+        let read = Read::take(&mut table, MAX_LINE_BYTES)
             .read_until(b'\n', &mut line)
             .map_err(|error| Refusal::Odd(error.to_string()))?;
         if read == 0 {
             return Ok(found);
+        }
+        if read as u64 == MAX_LINE_BYTES {
+            let what = format!("a line of {MAX_LINE_BYTES} bytes or more");
+            return Err(Refusal::Odd(what));
         }
         if let Ok(text) = std::str::from_utf8(&line)
             && name_of(text).is_some_and(|name| wanted.contains(name))
@@ -90,6 +98,14 @@ fn name_of(line: &str) -> Option<&str> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_is_no_table_of_symbols_is_refused_early() {
+        let Err(Refusal::Odd(why)) = scan(std::io::repeat(0)) else {
+            panic!("it was read")
+        };
+        assert_eq!(why, "a line of 4096 bytes or more");
+    }
 
     #[test]
     fn symbols_are_matched_by_whole_name() {
