@@ -9,13 +9,25 @@
 //! | key | what it is |
 //! |---|---|
 //! | `env:NCCL_DEBUG` | an environment variable |
-//! | `limit:memlock`, `limit:nofile` | a soft resource limit, in bytes or descriptors, or `unlimited` |
+//! | `capture:environment` | the names and prefixes of variables looked for; an unset one of them is absent |
+//! | `limit:memlock`, `limit:nofile` | a soft resource limit, in bytes or descriptors, or `unlimited`; `…-hard` the hard one |
 //! | `uname:release`, `uname:machine` | the kernel's version and the architecture |
-//! | `library:libcuda.so.1` | the version or path a library answered with; absent when it does not load |
+//! | `kconfig:CONFIG_PCI_P2PDMA` | an option of the kernel's configuration: `y`, `m`, `n` (is not set) or its value; absent when not named |
+//! | `kconfig:source` | the file the options come from, or why there is none |
+//! | `kallsyms:ib_register_peer_memory_client` | type and module of a kernel symbol |
+//! | `library:libcuda.so.1` | the file that was loaded; absent when there is none |
+//! | `library:libcuda.so.1/version` | what the library says; absent when it has no way to |
 //! | `nvml:0/name` | NVML's answer for a GPU; `nvml:0/bus_id` says which PCI function it is |
 //! | `nvml:0/memory`, `nvml:0/compute_capability`, `nvml:0/performance_state` | bytes; `9.0`; `0` (fastest) to `15` |
 //! | `nvml:0/nvlink/3/state`, `…/remote_bus_id`, `…/remote_type` | `active` or `inactive`; the PCI address at the other end; `gpu`, `switch` or `npu` |
 //! | `call:io_uring` | what the kernel answered to a harmless call |
+//! | `statfs:/dev/shm/total`, `…/available` | size of a file system in bytes |
+//! | `capture:truncated` | an error when there was more than a snapshot may hold |
+//!
+//! Four files are not recorded whole: of `/proc/cpuinfo` the first processor, of `/proc/modules` all
+//! but the addresses, of `/proc/self/status` what the process may do, and of a PCI function's `config`
+//! as much as is decoded. A device node is a text such as `char 195:255`, denied when it may not be
+//! read and written.
 //!
 //! A key that is missing was *not looked at*, which is not the same as *absent*.
 

@@ -1,6 +1,8 @@
 //! What a redacted snapshot hides, and what it must still show.
 
+use crowfly_route::fixture::machines;
 use crowfly_route::snapshot::{Observation, Snapshot, Value};
+use crowfly_route::topology::Topology;
 use proptest::prelude::*;
 
 /// Everything in [`machine`] that names a machine, a person or a network.
@@ -130,6 +132,10 @@ fn machine() -> Snapshot {
         "/home/alice/images/disk.img",
     );
     text("/sys/bus/pci/devices/0000:3b:00.0/unique_id", "10884721053");
+    text(
+        "/sys/class/kfd/kfd/topology/nodes/1/properties",
+        "cpu_cores_count 0\ndomain 0\nhive_id 0\nunique_id 10884721053\nlocation_id 15104",
+    );
     text(
         "/proc/self/cgroup",
         "0::/kubepods.slice/kubepods-pod3b1de8f1_73c0_4b0c_8e52_0d6c5a4e3f21.slice/\
@@ -283,6 +289,12 @@ fn what_joined_two_observations_still_joins_them() {
         format!("/home/{person}/topo.xml")
     );
     assert!(mounts.contains(&format!("/data/{person} ")), "{mounts}");
+    // The GPU by its number.
+    let number = text(&seen, "/sys/bus/pci/devices/0000:3b:00.0/unique_id");
+    assert_eq!(
+        text(&seen, "/sys/class/kfd/kfd/topology/nodes/1/properties"),
+        format!("cpu_cores_count 0\ndomain 0\nhive_id 0\nunique_id {number}\nlocation_id 15104")
+    );
     // The drive by its serial number.
     let serial = text(&seen, "/sys/class/nvme/nvme0/serial");
     assert!(
@@ -362,6 +374,27 @@ fn facts_that_rules_need_survive() {
         Some(&Observation::Absent)
     );
     assert_eq!(seen.len(), machine().len());
+}
+
+#[test]
+fn a_redacted_machine_is_the_same_machine() {
+    for fixture in [
+        machines::dgx_h100(),
+        machines::pcie_box(),
+        machines::laptop(),
+    ] {
+        let snapshot = fixture.snapshot();
+        let whole = Topology::from_snapshot(&snapshot);
+        let mut seen = Topology::from_snapshot(&snapshot.redacted(4));
+        // The tables of identifiers are what was replaced; how many there are stays.
+        for (nic, original) in seen.nics.iter_mut().zip(&whole.nics) {
+            for (port, original) in nic.ports.iter_mut().zip(&original.ports) {
+                assert_eq!(port.gids.len(), original.gids.len());
+                port.gids.clone_from(&original.gids);
+            }
+        }
+        assert_eq!(seen, whole);
+    }
 }
 
 #[test]

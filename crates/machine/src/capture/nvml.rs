@@ -197,3 +197,91 @@ fn refused(error: &NvmlError) -> Observation {
         error => Observation::Error(error.to_string()),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+    use std::process::Command;
+
+    use crowfly_route::snapshot::Snapshot;
+
+    use super::*;
+    use crate::capture::Options;
+    use crate::root::Root;
+
+    /// What is recorded through the library built from `tests/fake/nvml.rs`; `None` where there is
+    /// no compiler.
+    fn through_fake_library() -> Option<Snapshot> {
+        let folder = tempfile::tempdir().expect("a directory");
+        let library = folder.path().join("libfake.so");
+        let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fake/nvml.rs");
+        let compiler = std::env::var_os("RUSTC").unwrap_or("rustc".into());
+        let built = Command::new(compiler)
+            .args(["--edition=2024", "--crate-type=cdylib", "-o"])
+            .args([&library, &source])
+            .output()
+            .ok()?;
+        assert!(
+            built.status.success(),
+            "{}",
+            String::from_utf8_lossy(&built.stderr)
+        );
+        let root = Root::tree(folder.path()).expect("a directory");
+        let mut recorder = Recorder::new(&root, &Options::default());
+        look_through(&mut recorder, library.as_os_str());
+        Some(recorder.into_snapshot())
+    }
+
+    #[test]
+    fn a_library_that_answers_half_the_questions_is_asked_all() {
+        let Some(seen) = through_fake_library() else {
+            crowfly_waive::waived!("rustc is not on the path");
+        };
+        for (key, value) in [
+            ("nvml:init", "2"),
+            ("nvml:driver_version", "570.86.15"),
+            ("nvml:cuda_version", "12.8"),
+            ("nvml:0/bus_id", "00000000:1B:00.0"),
+            ("nvml:1/bus_id", "00000000:1C:00.0"),
+            ("nvml:0/name", "NVIDIA H100 80GB HBM3"),
+            ("nvml:0/memory", "85899345920"),
+            ("nvml:0/compute_capability", "9.0"),
+            ("nvml:0/performance_state", "8"),
+            ("nvml:0/nvlink/0/state", "active"),
+            ("nvml:0/nvlink/0/version", "4"),
+            ("nvml:0/nvlink/0/remote_bus_id", "00000000:05:00.0"),
+            ("nvml:0/nvlink/0/remote_type", "switch"),
+            ("nvml:0/nvlink/1/state", "inactive"),
+            ("nvml:0/p2p/1/read", "ok"),
+            ("nvml:0/p2p/1/write", "chipset-not-supported"),
+            ("nvml:1/p2p/0/read", "chipset-not-supported"),
+            ("nvml:0/topology/1", "node"),
+        ] {
+            assert_eq!(seen.text(key), Some(value), "{key}");
+        }
+        assert_eq!(
+            seen.under("nvml:0/nvlink/").count(),
+            5,
+            "two links, one of them down"
+        );
+        assert_eq!(seen.under("nvml:1/nvlink/").count(), 0);
+        assert_eq!(
+            seen.get("nvml:1/memory"),
+            Some(&Observation::Absent),
+            "not supported"
+        );
+        assert_eq!(seen.get("nvml:1/uuid"), Some(&Observation::Denied));
+        let Some(Observation::Error(missing)) = seen.get("nvml:0/bar1") else {
+            panic!("a missing function is an error")
+        };
+        assert!(missing.contains("nvmlDeviceGetBAR1MemoryInfo"), "{missing}");
+    }
+
+    #[test]
+    fn without_the_library_nothing_is_recorded() {
+        let root = Root::live().expect("the live machine");
+        let mut recorder = Recorder::new(&root, &Options::default());
+        look_through(&mut recorder, "libno-such-library.so.1".as_ref());
+        assert!(recorder.into_snapshot().is_empty());
+    }
+}

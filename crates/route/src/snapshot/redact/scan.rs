@@ -32,6 +32,8 @@ const LUSTRE_NETWORKS: &[&str] = &["o2ib", "tcp", "kfi", "gni", "ptlf", "lo"];
 /// From how many hexadecimal digits on a word is an identifier: container and machine ids have 32
 /// or 64, addresses and masks at most 16.
 const LONG_HEX: usize = 24;
+/// Words of AMD's compute topology after which a number identifies a GPU or a group of them.
+const NUMBERED: &[&str] = &["unique_id ", "hive_id "];
 /// How far a text is looked ahead for the end of an identifier; none is longer.
 const MAX_IDENTIFIER: usize = 1024;
 /// `8-4-4-4-12`.
@@ -152,6 +154,7 @@ impl<'r> Scanner<'r> {
         }
         self.known
             .name(rest)
+            .or_else(|| self.numbered(rest))
             .or_else(|| self.secret(rest))
             .or_else(|| self.address(before, rest))
             .or_else(|| self.long_hex(rest))
@@ -218,6 +221,16 @@ impl<'r> Scanner<'r> {
             format!("{tag}{}", self.stand_ins.opaque(value))
         };
         Some((tag.len() + value.len(), replaced))
+    }
+
+    fn numbered(&self, rest: &str) -> Found {
+        let word = NUMBERED.iter().find(|word| rest.starts_with(**word))?;
+        let after = rest.get(word.len()..)?;
+        let end = after.find(|c: char| !c.is_ascii_digit());
+        let number = after.get(..end.unwrap_or(after.len()))?;
+        (!number.is_empty()).then_some(())?;
+        let replaced = format!("{word}{}", self.stand_ins.number(number));
+        Some((word.len() + number.len(), replaced))
     }
 
     /// `name=value` and `"name": "value"` where the name is that of a secret.
