@@ -426,7 +426,8 @@ fn given_mounts_that_cover_each_other_then_a_path_leads_to_the_one_on_top() {
     assert_eq!(source("/"), Some("/dev/a"));
     let options = &topology.mount_of("/data").expect("mounted").options;
     assert_eq!(options, &["rw", "noatime", "data=ordered"]);
-    assert_eq!(topology.oddities[0].at, "/proc/self/mountinfo:6");
+    let odd: Vec<_> = topology.oddities.iter().map(|o| o.at.as_str()).collect();
+    assert_eq!(odd, ["/sys/bus/pci/devices", "/proc/self/mountinfo:6"]);
 }
 
 #[test]
@@ -461,9 +462,25 @@ fn given_amd_gpus_then_xgmi_links_come_from_the_driver_s_own_graph() {
 }
 
 #[test]
-fn given_an_empty_snapshot_then_the_topology_is_empty_and_says_nothing() {
-    let topology = Topology::from_snapshot(&Snapshot::new("test", ""));
-    assert_eq!(topology, Topology::default());
+fn given_no_pci_functions_then_it_is_said_whether_anybody_looked() {
+    let seen = |observation: Option<Observation>| {
+        let mut snapshot = Snapshot::new("test", "");
+        if let Some(observation) = observation {
+            snapshot.record("/sys/bus/pci/devices", observation);
+        }
+        let mut topology = Topology::from_snapshot(&snapshot);
+        let oddity = topology.oddities.pop().expect("one oddity");
+        assert_eq!(topology, Topology::default());
+        oddity.what
+    };
+    assert_eq!(seen(None), "no PCI function: not looked at");
+    assert_eq!(seen(Some(Observation::Absent)), "no PCI function: absent");
+    assert_eq!(
+        seen(Some(Observation::Denied)),
+        "no PCI function: permission denied"
+    );
+    let none = Observation::Value(Value::List(Vec::new()));
+    assert_eq!(seen(Some(none)), "no PCI function: there are none");
 }
 
 #[test]

@@ -245,8 +245,9 @@ impl Topology {
             (Some(a), Some(b)) if a == b => LinkKind::HostBridge,
             (Some(_), Some(_)) => LinkKind::Socket,
             _ => {
+                let (one, other) = (from.min(to), from.max(to));
                 doubts.push(format!(
-                    "whether {from} and {to} are of one socket is not known; taken as two"
+                    "whether {one} and {other} are of one socket is not known; taken as two"
                 ));
                 LinkKind::Socket
             }

@@ -100,7 +100,14 @@ fn begins(bytes: &[u8]) -> String {
     shortened(&String::from_utf8_lossy(start))
 }
 
-/// As much of a text as belongs into an error's message.
+/// As much of a text as belongs into an error's message, with control characters spelled out.
 pub(super) fn shortened(text: &str) -> String {
-    text.chars().take(24).collect()
+    let mut short = String::new();
+    for c in text.chars().take(24) {
+        match c.is_control() {
+            true => short.extend(c.escape_default()),
+            false => short.push(c),
+        }
+    }
+    short
 }

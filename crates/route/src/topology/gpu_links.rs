@@ -17,12 +17,12 @@ pub(super) struct LinkEnds {
 
 impl LinkEnds {
     /// Adds links into NVSwitches.
-    pub(super) fn into_switches(&mut self, count: u32) {
+    pub(super) fn add_switch_links(&mut self, count: u32) {
         self.to_switches = self.to_switches.saturating_add(count);
     }
 
     /// Adds links straight to another GPU.
-    pub(super) fn to_gpu(&mut self, gpu: u32, kind: GpuLinkKind, count: u32) {
+    pub(super) fn add_gpu_links(&mut self, gpu: u32, kind: GpuLinkKind, count: u32) {
         let (_, sum) = self.to_gpus.entry(gpu).or_insert((kind, 0));
         *sum = sum.saturating_add(count);
     }
@@ -91,13 +91,13 @@ mod tests {
 
     fn straight(to: u32, count: u32) -> LinkEnds {
         let mut ends = LinkEnds::default();
-        ends.to_gpu(to, GpuLinkKind::NvLink, count);
+        ends.add_gpu_links(to, GpuLinkKind::NvLink, count);
         ends
     }
 
     fn switched(count: u32) -> LinkEnds {
         let mut ends = LinkEnds::default();
-        ends.into_switches(count);
+        ends.add_switch_links(count);
         ends
     }
 

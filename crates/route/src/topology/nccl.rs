@@ -267,8 +267,8 @@ impl Reader {
             let ends = ends.entry(*from).or_default();
             let to = target.address.and_then(|address| index.get(&address));
             match (to, target.is_switch) {
-                (Some(to), _) => ends.to_gpu(*to, target.kind, target.count),
-                (None, true) => ends.into_switches(target.count),
+                (Some(to), _) => ends.add_gpu_links(*to, target.kind, target.count),
+                (None, true) => ends.add_switch_links(target.count),
                 // The other end is a CPU, or a GPU that the container does not see.
                 (None, false) => unknown.push((*from, target.address)),
             }

@@ -62,8 +62,8 @@ fn nvlinks(snapshot: &Snapshot, gpus: &[Gpu], oddities: &mut Vec<Oddity>) -> Vec
             let remote = text("remote_bus_id").and_then(|address| address.parse().ok());
             let remote_gpu = remote.and_then(|address| by_address.get(&address));
             match (text("remote_type"), remote_gpu) {
-                (_, Some(other)) => ends.to_gpu(*other, GpuLinkKind::NvLink, 1),
-                (Some("switch"), _) => ends.into_switches(1),
+                (_, Some(other)) => ends.add_gpu_links(*other, GpuLinkKind::NvLink, 1),
+                (Some("switch"), _) => ends.add_switch_links(1),
                 (Some("npu"), _) => {}
                 _ => oddities.push(Oddity::new(
                     at,

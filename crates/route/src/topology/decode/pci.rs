@@ -35,7 +35,17 @@ pub(super) fn decode(
     oddities: &mut Vec<Oddity>,
 ) -> BTreeMap<PciAddress, PciDevice> {
     let mut hierarchy = hierarchy::Builder::default();
-    for name in entries(snapshot, DEVICES) {
+    let names = entries(snapshot, DEVICES);
+    if names.is_empty() {
+        // No function, no right to look and nobody who looked are three things.
+        let why = match snapshot.get(DEVICES) {
+            Some(Observation::Value(_)) => "there are none".to_owned(),
+            Some(seen) => seen.shows(),
+            None => "not looked at".into(),
+        };
+        oddities.push(Oddity::new(DEVICES, format!("no PCI function: {why}")));
+    }
+    for name in names {
         let at = format!("{DEVICES}/{name}");
         match name.parse::<PciAddress>() {
             Ok(address) => {

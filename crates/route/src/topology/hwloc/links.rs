@@ -114,10 +114,10 @@ pub(super) fn between_gpus(
                 for (object, bandwidth) in matrix.objects.iter().zip(row) {
                     let count = (bandwidth / one).min(MAX_LINKS) as u32;
                     match gpu_of(*object) {
-                        Some(to) if to != from => ends.to_gpu(to, kind, count),
+                        Some(to) if to != from => ends.add_gpu_links(to, kind, count),
                         // A GPU to itself: hwloc writes a large number there.
                         Some(_) => {}
-                        None => ends.into_switches(count),
+                        None => ends.add_switch_links(count),
                     }
                 }
             }
