@@ -12,6 +12,7 @@ pub mod capture;
 mod completions;
 pub mod load;
 mod man;
+pub mod map;
 pub mod race;
 mod transfer;
 
@@ -20,6 +21,8 @@ mod transfer;
 pub enum Command {
     /// Race the same bytes along every way this machine offers
     Race(race::RaceArgs),
+    /// Draw the devices of a machine and what lies between them
+    Map(map::MapArgs),
     /// Load a checkpoint or a file, and print the receipt
     Load(load::LoadArgs),
     /// Record what this machine shows, redacted, to look at elsewhere or to send to someone
@@ -35,6 +38,7 @@ impl Command {
     pub fn run(self, out: &mut Output) -> Result<Exit, Failure> {
         match self {
             Self::Race(args) => race::run(&args, out),
+            Self::Map(args) => map::run(&args, out),
             Self::Load(args) => load::run(&args, out),
             Self::Capture(args) => capture::run(&args, out),
             Self::Completions(args) => completions::run(&args, out),

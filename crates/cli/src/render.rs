@@ -7,12 +7,18 @@ pub mod failure;
 pub mod hop;
 pub mod listing;
 pub mod load;
+pub mod map;
+pub mod map_boxes;
+pub mod map_matrix;
+pub mod map_svg;
+pub mod map_tree;
 pub mod obstacle;
 pub mod progress;
 pub mod race;
 pub mod race_picture;
 pub mod receipt;
 pub mod style;
+pub mod svg;
 pub mod table;
 pub mod text;
 

@@ -12,6 +12,7 @@ use crowfly_mover::checkpoint::select::SelectError;
 use crowfly_route::place::BadPlace;
 use crowfly_route::policy::Policy;
 use crowfly_route::snapshot::SnapshotError;
+use crowfly_route::topology::TopologyError;
 
 use super::{Exit, Failure};
 
@@ -35,6 +36,15 @@ impl From<SnapshotError> for Failure {
     fn from(error: SnapshotError) -> Self {
         Self::new(error.code(), Exit::BadData, error.to_string())
             .hint("a snapshot is a file that `crowfly capture` wrote")
+    }
+}
+
+impl From<TopologyError> for Failure {
+    fn from(error: TopologyError) -> Self {
+        match error {
+            TopologyError::Snapshot(error) => error.into(),
+            error => Self::new(error.code(), Exit::BadData, error.to_string()),
+        }
     }
 }
 

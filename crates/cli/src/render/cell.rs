@@ -24,6 +24,11 @@ impl Cell {
         }
     }
 
+    /// The text without its style.
+    pub fn text(&self) -> &str {
+        &self.text
+    }
+
     /// The text in its style, filled up with spaces to `columns` columns.
     pub fn padded(&self, columns: usize) -> String {
         let padding = columns.saturating_sub(self.text.width());

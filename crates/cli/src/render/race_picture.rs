@@ -5,6 +5,7 @@ use std::fmt::Write;
 use crowfly_route::hop::Class;
 use crowfly_route::units::{BytesPerSecond, significant};
 
+use super::svg::escape;
 use crate::commands::race::standing::{Lane, Race};
 
 const WIDTH: f64 = 900.0;
@@ -100,23 +101,6 @@ fn numbers(lane: &Lane) -> String {
 
 fn words(lane: &Lane) -> String {
     format!("{}: {}", lane.name, numbers(lane))
-}
-
-/// Text that is safe inside an element and an attribute.
-fn escape(text: &str) -> String {
-    let mut safe = String::with_capacity(text.len());
-    for c in text.chars() {
-        match c {
-            '&' => safe.push_str("&amp;"),
-            '<' => safe.push_str("&lt;"),
-            '>' => safe.push_str("&gt;"),
-            '"' => safe.push_str("&quot;"),
-            // XML 1.0 has no way to write these.
-            c if c.is_control() => safe.push('\u{fffd}'),
-            c => safe.push(c),
-        }
-    }
-    safe
 }
 
 #[cfg(test)]

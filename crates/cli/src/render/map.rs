@@ -1,0 +1,242 @@
+//! A machine's map for people: a head line, the tree, the links between GPUs, the matrix, and what
+//! is odd.
+
+use crowfly_route::topology::{Device, LinkState, Topology};
+
+use super::map_matrix;
+use super::map_tree;
+use super::style::{FAINT, STRONG, WARN, paint};
+use super::text::{count, harmless, wrap};
+use crate::commands::map::MAX_DEVICES;
+use crate::commands::map::outline::Outline;
+
+/// The most oddities that are told without being asked for all.
+const FEW_ODDITIES: usize = 5;
+
+/// The map in at most `columns` columns; `verbose` tells every oddity.
+pub fn render(topology: &Topology, columns: usize, verbose: bool) -> String {
+    let outline = Outline::new(topology);
+    let mut text = head(topology, columns);
+    let tree = map_tree::render(topology, &outline, columns);
+    if !tree.is_empty() {
+        text.push('\n');
+        text.push_str(&tree);
+    }
+    text.push_str(&slow_links(topology, columns));
+    let devices: Vec<Device> = topology
+        .devices()
+        .filter(|device| topology.address_of(*device).is_some())
+        .collect();
+    if devices.len() > MAX_DEVICES {
+        let why = format!(
+            "{} devices are more than the {MAX_DEVICES} between which distances are told.",
+            devices.len()
+        );
+        text.push_str(&paragraph(&why, columns));
+    } else if devices.len() > 1 {
+        text.push('\n');
+        text.push_str(&map_matrix::render(topology, &devices, columns));
+    }
+    text.push_str(&oddities(topology, columns, verbose));
+    text
+}
+
+/// `8 GPUs, 9 network adapters, 9 drives`
+pub fn devices(topology: &Topology) -> String {
+    let rdma = topology.nics.iter().filter(|nic| !nic.ports.is_empty());
+    let adapters = match (topology.nics.len(), rdma.count()) {
+        (all, 0) => some(all, "network adapter"),
+        (all, rdma) if all == rdma => count(all, "RDMA adapter"),
+        (all, rdma) => format!("{} ({rdma} with RDMA)", count(all, "network adapter")),
+    };
+    format!(
+        "{}, {adapters}, {}",
+        some(topology.gpus.len(), "GPU"),
+        some(topology.drives.len(), "drive")
+    )
+}
+
+fn capitalised(text: &str) -> String {
+    let mut rest = text.chars();
+    match rest.next() {
+        Some(first) => first.to_uppercase().chain(rest).collect(),
+        None => String::new(),
+    }
+}
+
+/// The devices, the machine around them, and what it is left with where some are missing.
+fn head(topology: &Topology, columns: usize) -> String {
+    let devices = capitalised(&devices(topology));
+    let mut text = paint(STRONG, wrap(&devices, columns, "", ""));
+    text.push('\n');
+    let host = host(topology);
+    if !host.is_empty() {
+        let host = wrap(&harmless(&host), columns, "", "");
+        text.push_str(&paint(FAINT, host));
+        text.push('\n');
+    }
+    if let Some(what) = shortcomings(topology) {
+        text.push_str(&wrap(what, columns, "", ""));
+        text.push('\n');
+    }
+    text
+}
+
+/// What a machine without GPU or RDMA is left with.
+fn shortcomings(topology: &Topology) -> Option<&'static str> {
+    let rdma = topology.nics.iter().any(|nic| !nic.ports.is_empty());
+    match (topology.gpus.is_empty(), rdma) {
+        _ if topology.pci.is_empty() => Some(
+            "No PCI function was seen, so whether there are GPUs or RDMA adapters is not known.",
+        ),
+        (true, true) => Some("No GPU was found: data goes into host memory here."),
+        (true, false) => Some(
+            "Neither GPU nor RDMA adapter was found: data goes into host memory here, and other \
+             machines are reached through the kernel's network stack.",
+        ),
+        (false, _) => None,
+    }
+}
+
+/// `no GPU`, `1 GPU`, `2 GPUs`.
+fn some(n: usize, one: &str) -> String {
+    match n {
+        0 => format!("no {one}"),
+        n => count(n, one),
+    }
+}
+
+/// The machine around the devices, as far as it is known.
+pub fn host(topology: &Topology) -> String {
+    let host = &topology.host;
+    let cpu = host.cpu_name.as_ref().or(host.cpu_vendor.as_ref());
+    let sockets = host.sockets.filter(|sockets| *sockets > 1);
+    let memory = topology.numa.iter().map(|node| node.memory);
+    let memory = memory.collect::<Option<Vec<_>>>().filter(|m| !m.is_empty());
+    let parts = [
+        cpu.map(|name| match sockets {
+            Some(sockets) => format!("{sockets} × {name}"),
+            None => name.clone(),
+        }),
+        memory.map(|all| {
+            let all: crowfly_route::units::Bytes = all.into_iter().sum();
+            format!("{all} of memory")
+        }),
+        host.kernel.as_ref().map(|kernel| format!("Linux {kernel}")),
+        host.hypervisor
+            .as_ref()
+            .map(|name| format!("virtual machine ({name})")),
+        host.container
+            .as_ref()
+            .map(|name| format!("inside a container ({name})")),
+    ];
+    parts.into_iter().flatten().collect::<Vec<_>>().join(", ")
+}
+
+/// Links below their maximum, once more in one place: in a large tree they are easy to miss.
+fn slow_links(topology: &Topology, columns: usize) -> String {
+    let degraded = topology
+        .pci
+        .keys()
+        .filter(|address| topology.link_state(**address) == Some(LinkState::Degraded))
+        .count();
+    match degraded {
+        0 => String::new(),
+        1 => paragraph("1 link runs below what both its ends can do.", columns),
+        n => paragraph(
+            &format!("{n} links run below what both their ends can do."),
+            columns,
+        ),
+    }
+}
+
+fn oddities(topology: &Topology, columns: usize, verbose: bool) -> String {
+    let all = &topology.oddities;
+    let told = if verbose { all.len() } else { FEW_ODDITIES };
+    let mut text = String::new();
+    for oddity in all.iter().take(told) {
+        let line = format!("{}: {}", oddity.at, oddity.what);
+        let line = wrap(&harmless(&line), columns, "odd: ", "     ");
+        text.push_str(&paint(WARN, line));
+        text.push('\n');
+    }
+    if all.len() > told {
+        let more = format!("odd: {} more; --verbose tells them", all.len() - told);
+        text.push_str(&paint(WARN, more));
+        text.push('\n');
+    }
+    match text.is_empty() {
+        true => text,
+        false => format!("\n{text}"),
+    }
+}
+
+fn paragraph(text: &str, columns: usize) -> String {
+    format!("\n{}\n", paint(WARN, wrap(text, columns, "", "")))
+}
+
+#[cfg(test)]
+mod tests {
+    use crowfly_route::fixture::{Fixture, machines, speed};
+    use unicode_width::UnicodeWidthStr;
+
+    use super::*;
+    use crate::output::MAX_COLUMNS;
+    use crate::render::plain;
+
+    fn map(machine: &Fixture) -> String {
+        let text = plain(&render(&machine.topology(), MAX_COLUMNS, false));
+        for line in text.lines() {
+            assert!(line.width() <= MAX_COLUMNS, "{line}");
+            assert_eq!(line, line.trim_end());
+        }
+        text
+    }
+
+    #[test]
+    fn given_a_dgx_h100() {
+        insta::assert_snapshot!(map(&machines::dgx_h100()));
+    }
+
+    #[test]
+    fn given_a_box_without_nvlink() {
+        insta::assert_snapshot!(map(&machines::pcie_box()));
+    }
+
+    #[test]
+    fn given_a_laptop_without_gpu_or_rdma() {
+        insta::assert_snapshot!(map(&machines::laptop()));
+    }
+
+    #[test]
+    fn given_sixteen_gpus_adapters_and_drives() {
+        insta::assert_snapshot!(map(&machines::sixteen_gpus()));
+    }
+
+    #[test]
+    fn given_faults_they_are_marked_and_what_is_unknown_is_said() {
+        let mut machine = machines::pcie_box();
+        let topology = machine.topology();
+        let at = |name: &str| {
+            let device = topology.find(name).expect(name);
+            topology.address_of(device).expect(name)
+        };
+        machine.degrade(at("mlx5_0"), speed(3, 8));
+        machine.degrade(at("gpu0"), speed(1, 16));
+        let port = machine.port_above(at("gpu3"));
+        for function in [at("gpu3"), port] {
+            machine.text(format!("/sys/bus/pci/devices/{function}/numa_node"), "-1");
+        }
+        machine.link(
+            "/sys/class/infiniband/rxe0",
+            "../../devices/virtual/infiniband/rxe0",
+        );
+        machine.text("/sys/class/infiniband/mlx5_0/ports/1/state", "1: DOWN");
+        insta::assert_snapshot!(map(&machine));
+    }
+
+    #[test]
+    fn given_nothing_that_could_be_looked_at() {
+        insta::assert_snapshot!(map(&Fixture::new()));
+    }
+}
