@@ -2,14 +2,16 @@
 //!
 //! The four counters of a route are *derived* from its hops, so they cannot disagree with them:
 //!
-//! * **copies**: hops that leave the data in another memory. The arrival itself counts, so the
-//!   straightest route has one. A NIC or a switch is no memory.
+//! * **copies**: hops that leave the data in another memory, a drive's or a store's included. The
+//!   arrival itself counts, so the straightest route has one either way. A NIC, a switch or the
+//!   network behind them is no memory.
 //! * **CPU touches**: hops whose bytes a CPU core moves or transforms (kernel copy, user copy, TLS).
 //! * **PCIe hops**: PCIe links crossed. Drive and GPU behind one switch: two. The same pair by way
 //!   of host RAM: every link up to the root complex and every link down again.
 //! * **host-RAM passes**: reads plus writes of host RAM per byte. A DMA in is one, a DMA out is
 //!   one, a CPU copy from RAM to RAM is two.
 
+use std::collections::BTreeSet;
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
@@ -152,6 +154,8 @@ pub enum Stop {
         /// Its URL or mount source.
         name: String,
     },
+    /// Whatever is at the other end of an adapter's cable.
+    Network,
     /// The same stop on the remote server.
     Remote {
         /// What it is there.
@@ -160,11 +164,12 @@ pub enum Stop {
 }
 
 impl Stop {
-    /// Whether data arriving here lies in a memory (and so was copied).
+    /// Whether data arriving here lies in a memory, lasting or not (and so was copied).
     pub fn is_memory(&self) -> bool {
         match self {
             Self::Host { .. } | Self::Gpu { .. } | Self::Peer { .. } => true,
-            Self::Drive { .. } | Self::Nic { .. } | Self::Store { .. } => false,
+            Self::Drive { .. } | Self::Store { .. } => true,
+            Self::Nic { .. } | Self::Network => false,
             Self::Remote { stop } => stop.is_memory(),
         }
     }
@@ -193,6 +198,7 @@ impl fmt::Display for Stop {
             Self::Gpu { index } => write!(f, "gpu{index}"),
             Self::Peer { address } => write!(f, "peer memory of {address}"),
             Self::Drive { name } | Self::Nic { name } | Self::Store { name } => f.write_str(name),
+            Self::Network => f.write_str("the network"),
             Self::Remote { stop } => write!(f, "remote {stop}"),
         }
     }
@@ -350,6 +356,22 @@ impl Route {
                         .count() as u32,
                 host_ram_passes: sum.host_ram_passes + hop.host_ram_passes(),
             })
+    }
+
+    /// The PCIe links that the route crosses more than once, each named once: up and down again.
+    /// One transfer uses each direction of such a link once; transfers both ways at once get half
+    /// of it each.
+    pub fn shared_links(&self) -> Vec<&Crossing> {
+        let mut seen = BTreeSet::new();
+        let mut shared: Vec<&Crossing> = Vec::new();
+        let crossed = self.hops.iter().flat_map(|hop| &hop.crosses);
+        for crossing in crossed.filter(|c| c.kind == LinkKind::Pcie) {
+            let again = !seen.insert(&crossing.link);
+            if again && !shared.iter().any(|known| known.link == crossing.link) {
+                shared.push(crossing);
+            }
+        }
+        shared
     }
 
     /// The class, by what the data passes on its way.

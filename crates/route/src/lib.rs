@@ -10,7 +10,8 @@
 //! 3. [`topology`]: the graph decoded from a snapshot;
 //! 4. [`place`], [`hop`]: where bytes live, and one movement of them; a [`hop::Route`] is hops in a row;
 //! 5. [`obstacle`]: why a better route was not taken, with evidence, cost and fix;
-//! 6. [`policy`], [`receipt`]: what was asked, and what a transfer really did.
+//! 6. [`search`]: every route between two places, with what stands in its way;
+//! 7. [`policy`], [`receipt`]: what was asked, and what a transfer really did.
 #![forbid(unsafe_code)]
 
 #[cfg(any(test, feature = "fixtures"))]
@@ -20,6 +21,7 @@ pub mod obstacle;
 pub mod place;
 pub mod policy;
 pub mod receipt;
+pub mod search;
 pub mod snapshot;
 pub mod topology;
 pub mod units;

@@ -222,6 +222,12 @@ codes! {
     AcrossSockets = "across-sockets",
     /// A PCIe link on the way runs below its maximum speed or width.
     LinkDegraded = "link-degraded",
+    /// A device reads memory in requests too small to fill its link.
+    SmallReadRequests = "small-read-requests",
+    /// A device may not let its writes overtake each other.
+    RelaxedOrderingOff = "relaxed-ordering-off",
+    /// A CPU core reads the memory of a device across PCIe.
+    CpuReadsDevice = "cpu-reads-device",
     // --- GPU memory
     /// No runtime for the GPU could be loaded.
     NoGpuRuntime = "no-gpu-runtime",
@@ -229,6 +235,8 @@ codes! {
     NoPeerMemoryClient = "no-peer-memory-client",
     /// The GPU model or its driver does not support peer-to-peer DMA.
     GpuWithoutPeerAccess = "gpu-without-peer-access",
+    /// Other devices reach only part of the GPU's memory at a time: its BAR is smaller.
+    SmallBar = "small-bar",
     /// The two GPUs share no NVLink or xGMI.
     NoGpuLink = "no-gpu-link",
     // --- storage

@@ -1,0 +1,122 @@
+//! From drafts to candidates: priced, and in the order in which one would take them.
+
+use std::cmp::Reverse;
+
+use super::World;
+use super::draft::Draft;
+use super::rates::lower;
+use crate::hop::{Candidate, Capacity, Hop, Provenance, Route, Standing, Stop};
+use crate::obstacle::{Cost, Effect};
+use crate::place::Place;
+use crate::units::BytesPerSecond;
+
+impl World<'_> {
+    /// Gives a draft its ends, the obstacles that any route can meet, and the limit of memory.
+    pub(super) fn candidate(&self, draft: Draft, from: Place, to: Place) -> Candidate {
+        let route = Route {
+            name: draft.name.into(),
+            from,
+            to,
+            hops: self.within_memory(draft.hops),
+        };
+        let degraded = self.degraded_links(&route);
+        Candidate {
+            obstacles: Draft {
+                obstacles: draft.obstacles,
+                ..Draft::new(draft.name, Vec::new())
+            }
+            .with(degraded)
+            .obstacles,
+            route,
+        }
+    }
+
+    /// Each hop through host RAM gets no more than its share: memory carries all reads and writes
+    /// of a route at once.
+    fn within_memory(&self, hops: Vec<Hop>) -> Vec<Hop> {
+        let peak = self.topology.host.memory_bandwidth.map(|rate| Capacity {
+            rate,
+            provenance: Provenance::Catalogue("peak of all memory channels".into()),
+        });
+        let Some(memory) = self.measured.memory().or(peak) else {
+            return hops;
+        };
+        let far = |hop: &Hop| matches!(hop.to, Stop::Remote { .. });
+        let passes = |remote: bool| -> u32 {
+            let there = hops.iter().filter(|hop| far(hop) == remote);
+            there.map(Hop::host_ram_passes).sum()
+        };
+        let (here, there) = (passes(false), passes(true));
+        hops.iter()
+            .map(|hop| {
+                let passes = if far(hop) { there } else { here };
+                if hop.host_ram_passes() == 0 {
+                    return hop.clone();
+                }
+                let share = Capacity {
+                    rate: BytesPerSecond(memory.rate.0 / f64::from(passes.max(1))),
+                    provenance: shared(&memory.provenance, passes),
+                };
+                Hop {
+                    capacity: lower(hop.capacity.clone(), Some(share)),
+                    ..hop.clone()
+                }
+            })
+            .collect()
+    }
+}
+
+fn shared(provenance: &Provenance, passes: u32) -> Provenance {
+    let detail = format!("host RAM, {passes} passes: {}", provenance.detail());
+    match provenance {
+        Provenance::Measured(_) => Provenance::Measured(detail),
+        _ => Provenance::Catalogue(detail),
+    }
+}
+
+/// Open ways first, the straightest and then the fastest of them; then those nobody could prove,
+/// then the blocked ones. Ways that are equal keep their order.
+pub(super) fn order(candidates: &mut [Candidate]) {
+    candidates.sort_by_cached_key(|candidate| {
+        let counters = candidate.route.counters();
+        // Of a way without hops nothing is known.
+        let known = !candidate.route.hops.is_empty();
+        (
+            candidate.standing(),
+            !known,
+            candidate.route.class(),
+            Reverse(ceiling_of(candidate)),
+            counters.host_ram_passes,
+            counters.cpu_touches,
+            counters.copies,
+        )
+    });
+}
+
+/// The ceiling as a number that can be compared, in bytes per second.
+fn ceiling_of(candidate: &Candidate) -> u64 {
+    let ceiling = candidate.route.ceiling();
+    ceiling.map_or(0, |ceiling| ceiling.capacity.rate.0.max(0.0) as u64)
+}
+
+/// Tells each obstacle of a better way what it costs: the ceiling of the best open way, and that of
+/// the way it stands in, with all its obstacles gone.
+pub(super) fn price(candidates: &mut [Candidate]) {
+    let ceiling = |candidate: &Candidate| Some(candidate.route.ceiling()?.capacity.rate);
+    let open = candidates
+        .iter()
+        .filter(|candidate| candidate.standing() == Standing::Open);
+    let Some(now) = open.filter_map(ceiling).max_by(|a, b| a.0.total_cmp(&b.0)) else {
+        return;
+    };
+    for candidate in candidates {
+        let Some(without) = ceiling(candidate).filter(|without| without.0 > now.0) else {
+            continue;
+        };
+        for obstacle in &mut candidate.obstacles {
+            if obstacle.effect != Effect::Slows && obstacle.cost.is_none() {
+                obstacle.cost = Some(Cost { now, without });
+            }
+        }
+    }
+}
