@@ -214,6 +214,8 @@ codes! {
     NoCommonSwitch = "no-common-switch",
     /// An IOMMU translates device addresses on the way.
     IommuTranslates = "iommu-translates",
+    /// The PCIe ports that are seen are a hypervisor's, not the real ones.
+    BehindHypervisor = "behind-hypervisor",
     /// Something about the PCIe path could not be read.
     PathUnreadable = "path-unreadable",
     /// The traffic leaves the PCIe switch and passes the CPU's host bridge.

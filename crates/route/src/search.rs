@@ -49,6 +49,7 @@ use crate::topology::Topology;
 
 mod draft;
 mod fabric;
+mod file_systems;
 mod gds;
 mod gpu_memory;
 mod gpus;

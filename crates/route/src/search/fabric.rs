@@ -5,6 +5,7 @@ use super::World;
 use super::draft::Draft;
 use super::legs::{host, remote, turned_round, wire};
 use super::peer::{list, sysfs};
+use super::rates::lower;
 use super::seen::Truth;
 use crate::hop::{Carrier, CpuWork, Crossing, Hop, HostUse, LinkKind, Stop};
 use crate::obstacle::{Code, Confidence, Evidence, Fix, Obstacle};
@@ -65,22 +66,37 @@ impl<'a> World<'a> {
             if nics.is_empty() {
                 drafts.push(Draft::missing(name, self.no_nic(how)));
             }
+            // The peer goes by the adapter nearest to its own memory.
+            let far = self.nics_for(there, how).last().copied();
             for nic in nics {
-                let mut hops = turned_round(self.off_nic(nic, here, how));
-                let far = Stop::Remote {
-                    stop: Box::new(self.nic_stop(nic)),
+                let far = if here == there {
+                    nic
+                } else {
+                    far.unwrap_or(nic)
                 };
-                let mut cable = self.wire_hop(nic, how, self.nic_stop(nic));
-                cable.to = far;
-                hops.push(cable);
-                hops.extend(self.off_nic(nic, there, how).into_iter().map(remote));
+                let mut hops = turned_round(self.off_nic(nic, here, how));
+                hops.push(self.cable(nic, far, how));
+                hops.extend(self.off_nic(far, there, how).into_iter().map(remote));
                 let draft = Draft::new(name, hops)
                     .with(self.way_open(nic, here, how, true))
-                    .with(self.way_open(nic, there, how, true));
+                    .with(self.way_open(far, there, how, false));
                 drafts.push(draft);
             }
         }
         drafts
+    }
+
+    /// The cable between an adapter here and one of the peer: as fast as the slower of the two.
+    fn cable(&self, nic: usize, far: usize, how: How) -> Hop {
+        let hop = self.wire_hop(nic, how, self.nic_stop(nic));
+        let there = self.wire_hop(far, how, self.nic_stop(far));
+        Hop {
+            to: Stop::Remote {
+                stop: Box::new(there.to),
+            },
+            capacity: lower(hop.capacity, there.capacity),
+            ..hop
+        }
     }
 
     fn ways(&self, end: End) -> Vec<(&'static str, How)> {

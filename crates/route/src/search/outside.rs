@@ -112,6 +112,29 @@ impl<'a> World<'a> {
         drafts
     }
 
+    /// From a network file system into the page cache, by the adapter it would use.
+    pub(super) fn servers_to_cache(&self, servers: Network<'a>, cache: Stop) -> Vec<Hop> {
+        let end = End::Host(match &cache {
+            Stop::Host { numa, .. } => *numa,
+            _ => None,
+        });
+        let by_rdma = match servers.transport {
+            Transport::Rdma => self.nics_for(end, How::Rdma).last().copied(),
+            _ => None,
+        };
+        let (nic, how) = match (by_rdma, self.nic_outside(end)) {
+            (Some(nic), _) => (nic, How::Rdma),
+            (None, Some(nic)) => (nic, How::Sockets),
+            (None, None) => return Vec::new(),
+        };
+        let from = Stop::Store {
+            name: servers.source.to_owned(),
+        };
+        let mut hops = vec![self.wire_hop(nic, how, from)];
+        hops.extend(self.off_nic_to_ram(nic, cache, how));
+        hops
+    }
+
     /// Off an adapter by way of the page cache.
     fn through_cache(&self, nic: usize, end: End, how: How) -> Vec<Hop> {
         let numa = self.node_for(nic, end);

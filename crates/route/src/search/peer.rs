@@ -53,11 +53,9 @@ impl World<'_> {
         };
         match distance.relation {
             Relation::Pix | Relation::Pxb | Relation::Same => {
-                let ports = distance.path.bridges.iter().copied();
-                let ports: Vec<PciAddress> = [one.address, other.address]
-                    .into_iter()
-                    .chain(ports)
-                    .collect();
+                let mut ports = vec![one.address, other.address];
+                ports.extend(&distance.path.bridges);
+                ports.dedup();
                 self.access_control(&names, one, other, &ports, ruling)
                     .into_iter()
                     .collect()
@@ -129,21 +127,37 @@ impl World<'_> {
         if unreadable.is_empty() {
             return None;
         }
-        let obstacle = Obstacle::unproven(
-            Code::PathUnreadable,
-            format!(
-                "Whether access control (ACS) sends the traffic between {names} up to the CPU could not \
-                 be read on {}: the kernel shows that part of configuration space to root only.",
-                list(&unreadable)
-            ),
+        let unknown = format!(
+            "Whether access control (ACS) sends the traffic between {names} up to the CPU could not be read \
+             on {}: the kernel shows that part of configuration space to root only",
+            list(&unreadable)
         );
-        let evidence = unreadable
-            .iter()
-            .map(|port| self.seen.quote_or(config(*port), "not readable"));
-        let fix = Fix::run("Look as root.", "sudo crowfly route …").checked_by(format!(
-            "sudo setpci -s {} ECAP_ACS+6.w",
-            unreadable.last()?
-        ));
+        // Where the CPU routes peers anyway, the kernel allows both ways.
+        let taken = ruling == Ruling::Kernel && self.cpu_routes(one, other).0 == Truth::Yes;
+        let obstacle = if taken {
+            Obstacle::slows(
+                Code::PathUnreadable,
+                format!("{unknown}. The CPU would route it back, slower."),
+            )
+            .with_confidence(Confidence::Possible)
+        } else {
+            Obstacle::unproven(Code::PathUnreadable, format!("{unknown}."))
+        };
+        let evidence = unreadable.iter().map(|port| {
+            let seen = self
+                .seen
+                .0
+                .and_then(|snapshot| snapshot.bytes(&config(*port)));
+            let decoded = seen.map_or("not readable".into(), |bytes| {
+                format!("{} bytes of 4096", bytes.len())
+            });
+            Evidence::new(config(*port), decoded)
+        });
+        let fix = Fix::by_hand("Run the same command as root, or capture the machine as root.")
+            .checked_by(format!(
+                "sudo setpci -s {} ECAP_ACS+6.w",
+                unreadable.last()?
+            ));
         Some(obstacle.proved_by(evidence).fixed_by(fix))
     }
 
@@ -400,7 +414,7 @@ impl World<'_> {
                 Ruling::Driver => "whether the host lets them reach each other, and how fast,",
             };
             Obstacle::unproven(
-                Code::PathUnreadable,
+                Code::BehindHypervisor,
                 format!(
                     "This is a virtual machine ({hypervisor}): the PCIe ports between {} are not the real \
                      ones; {slower} is known on the host only.",
