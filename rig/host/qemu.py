@@ -133,26 +133,27 @@ def _below_root_port(shape, index, root, images):
     chassis = 1 + index * 16
     arguments = ["-device", f"ioh3420,id=root{index},bus={bus},addr={port:#x},chassis={chassis},slot={index}"]
     if root.switch is None:
-        return arguments + _endpoint(root.devices[0], f"root{index}", images)
+        return arguments + _endpoint(shape, root.devices[0], f"root{index}", images)
     arguments += ["-device", f"x3130-upstream,id=up{index},bus=root{index}"]
     # xio3130 ports have no ACS capability; QEMU's root-port model has, and also works below a switch.
     model = {"plain": "xio3130-downstream", "acs": "pcie-root-port"}[root.switch]
     for slot, device in enumerate(root.devices):
         name, place = f"down{index}-{slot}", f"bus=up{index},addr={slot:#x}"
         arguments += ["-device", f"{model},id={name},{place},chassis={chassis + 1 + slot},slot={slot}"]
-        arguments += _endpoint(device, name, images)
+        arguments += _endpoint(shape, device, name, images)
     return arguments
 
 
-def _endpoint(device, bus, images):
+def _endpoint(shape, device, bus, images):
     name, number = device.name, device.number
     if device.kind == "gpu":
         memory = f"memory-backend-memfd,id={name}-memory,size={BAR_MIB}M,share=on"
         return ["-object", memory, "-device", f"ivshmem-plain,id={name},memdev={name}-memory,bus={bus}"]
     if device.kind == "nvme":
+        pace = f",throttling.bps-read={shape.drive_mib_per_s << 20}" if shape.drive_mib_per_s else ""
         return [
             "-drive",
-            f"file={_escape(images[name])},format=raw,if=none,id={name}-image,cache=unsafe",
+            f"file={_escape(images[name])},format=raw,if=none,id={name}-image,cache=unsafe{pace}",
             "-device",
             f"nvme,id={name},serial={serial(device)},bus={bus}",
             "-device",

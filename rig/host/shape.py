@@ -21,7 +21,7 @@ PEER_OUTCOMES = ("direct", "refused", "corrupt")
 
 _DEVICE = re.compile(r"^(gpu|nvme|nic)([0-9])$")
 _PAIR = re.compile(r"^(nvme[0-9])-(gpu[0-9])$")
-_TOP_KEYS = {"about", "cpu", "iommu", "acs_redirect", "nodes", "root", "peer"}
+_TOP_KEYS = {"about", "cpu", "iommu", "acs_redirect", "nodes", "drive_mib_per_s", "root", "peer"}
 _ROOT_KEYS = {"node", "switch", "devices"}
 
 
@@ -55,6 +55,7 @@ class Shape:
     iommu: bool
     acs_redirect: bool
     nodes: int
+    drive_mib_per_s: int | None
     roots: tuple
     peer: dict = field(default_factory=dict)
 
@@ -85,6 +86,7 @@ def parse(name, text):
         iommu=_typed(name, table, "iommu", bool, False),
         acs_redirect=_typed(name, table, "acs_redirect", bool, False),
         nodes=_typed(name, table, "nodes", int, 1),
+        drive_mib_per_s=_typed(name, table, "drive_mib_per_s", int, 0) or None,
         roots=tuple(_root(name, root) for root in _typed(name, table, "root", list, None)),
         peer=_typed(name, table, "peer", dict, {}),
     )
@@ -114,6 +116,8 @@ def _check(shape):
         raise ShapeError(f"shape {name}: nodes = {shape.nodes}; 1 to {MAX_NODES} can be built")
     if not 1 <= len(shape.roots) <= MAX_ROOTS:
         raise ShapeError(f"shape {name}: {len(shape.roots)} roots; 1 to {MAX_ROOTS} can be built")
+    if shape.drive_mib_per_s is not None and shape.drive_mib_per_s < 1:
+        raise ShapeError(f"shape {name}: drive_mib_per_s = {shape.drive_mib_per_s}; 1 or more, or leave it out")
     for root in shape.roots:
         if not 0 <= root.node < shape.nodes:
             raise ShapeError(f"shape {name}: a root on node {root.node}, but nodes = {shape.nodes}")

@@ -42,6 +42,7 @@ class Reading(unittest.TestCase):
             "two without a switch": (SMALL.replace('switch = "plain"', ""), "2 devices below a root port"),
             "unknown node": (SMALL.replace("[[root]]", "[[root]]\nnode = 1"), "a root on node 1, but nodes = 1"),
             "too many nodes": ("nodes = 3\n" + SMALL, "nodes = 3; 1 to 2"),
+            "a drive that stands still": ("drive_mib_per_s = -1\n" + SMALL, "drive_mib_per_s = -1; 1 or more"),
             "a flag as a number": ("nodes = true\n" + SMALL, "nodes = True; expected int"),
             "pair left out": (SMALL.replace('nvme0-gpu0 = "direct"', ""), "peer says nothing of nvme0-gpu0"),
             "unknown pair": (SMALL + 'nvme1-gpu0 = "direct"\n', "'nvme1-gpu0' does not name"),
@@ -74,18 +75,22 @@ class Placing(unittest.TestCase):
         self.assertEqual([qemu.serial(d) for d in drives], [f"rig-nvme{n}" for n in range(4)])
         self.assertEqual([qemu.namespace_id(d) for d in drives], [1, 2, 3, 4])
 
-    def test_a_comma_in_a_path_does_not_end_the_option(self):
-        small = shape.parse("small", SMALL)
-        out = Path("/tmp/a,b")
-        command = qemu.command(
-            small,
-            kernel_image="k",
-            initramfs="i",
-            root=Path("/"),
-            out=out,
-            images=qemu.drives(small, out),
-            cmdline="",
+    def command(self, text, out):
+        machine = shape.parse("small", text)
+        images = qemu.drives(machine, out)
+        return qemu.command(
+            machine, kernel_image="k", initramfs="i", root=Path("/"), out=out, images=images, cmdline=""
         )
+
+    def test_a_slow_drive_is_slowed_down_for_reads(self):
+        image = "file=/o/nvme0.img,format=raw,if=none,id=nvme0-image,cache=unsafe"
+        self.assertIn(image, self.command(SMALL, Path("/o")))
+        self.assertIn(
+            image + ",throttling.bps-read=33554432", self.command("drive_mib_per_s = 32\n" + SMALL, Path("/o"))
+        )
+
+    def test_a_comma_in_a_path_does_not_end_the_option(self):
+        command = self.command(SMALL, Path("/tmp/a,b"))
         self.assertIn("file=/tmp/a,,b/nvme0.img,format=raw,if=none,id=nvme0-image,cache=unsafe", command)
 
 
