@@ -27,15 +27,18 @@ doc:
 
 # A virtual server with PCIe switches, NVMe drives with peer memory and RoCE, on real kernel code
 rig *ARGS="all":
+    cargo build
     rig/run {{ARGS}}
 
 # Peers side by side on the same files; results are kept, dated, in bench/results
 bench *ARGS:
-    bench/run {{ARGS}}
+    cargo build --release
+    bench/storage {{ARGS}}
 
-# One fuzz target for a while: `just fuzz safetensors_header 300`
+# One fuzz target for a while, from its seeds: `just fuzz checkpoint_header 300`
 fuzz TARGET SECONDS="60":
-    cargo +nightly fuzz run --fuzz-dir fuzz {{TARGET}} -- -max_total_time={{SECONDS}}
+    mkdir -p fuzz/corpus/{{TARGET}} fuzz/seeds/{{TARGET}}
+    cargo +nightly fuzz run {{TARGET}} fuzz/corpus/{{TARGET}} fuzz/seeds/{{TARGET}} -- -max_total_time={{SECONDS}}
 
 # Everything that a change must pass
 ci:

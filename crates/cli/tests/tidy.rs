@@ -198,6 +198,45 @@ fn errors_are_typed() {
 }
 
 #[test]
+fn every_dependency_is_explained_and_used() {
+    let files = repository();
+    let find = |path: &str| {
+        let found = files.iter().find(|f| f.path == path);
+        &found.unwrap_or_else(|| panic!("no {path}")).text
+    };
+    let manifest = find("Cargo.toml");
+    let explained = find("ARCHITECTURE.md");
+    let section = manifest.split("[workspace.dependencies]").nth(1);
+    let section = section.and_then(|s| s.split("\n[").next());
+    let names = section.expect("the dependencies of the workspace").lines();
+    let names = names.filter_map(|line| line.split_once(" = ").map(|(name, _)| name));
+    let mut faults = Vec::new();
+    for name in names.filter(|name| !name.starts_with("crowfly-")) {
+        let cell = |row: &str| {
+            let first = row.split('|').nth(1).unwrap_or_default();
+            first.split(',').any(|listed| listed.trim() == name)
+        };
+        if !explained.lines().any(cell) {
+            faults.push(format!(
+                "{name} is missing from the table in ARCHITECTURE.md"
+            ));
+        }
+        let used = |f: &TextFile| {
+            let wanted = format!("{name}.workspace = true");
+            let long = format!("{name} = {{ workspace = true");
+            let mut lines = f.text.lines();
+            f.path.starts_with("crates/")
+                && f.path.ends_with("Cargo.toml")
+                && lines.any(|l| l == wanted || l.starts_with(&long))
+        };
+        if !files.iter().any(used) {
+            faults.push(format!("{name} is used by no crate"));
+        }
+    }
+    assert_none("explain it or take it out", &faults);
+}
+
+#[test]
 fn links_in_the_documents_lead_somewhere() {
     let root = root();
     let mut broken = Vec::new();
