@@ -30,7 +30,7 @@
 //!
 //! Addresses are dealt out in order, so the same calls give the same addresses.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use crate::snapshot::{Observation, Snapshot, Value};
 use crate::topology::{PcieGeneration, PcieSpeed, Topology};
@@ -105,6 +105,15 @@ pub struct Fixture {
     partitions: BTreeMap<String, String>,
 }
 
+/// Directories that a snapshot lists.
+const LISTED: [&str; 6] = [
+    "/sys/block",
+    "/sys/bus/pci/devices",
+    "/sys/class/infiniband",
+    "/sys/class/net",
+    "/sys/class/nvme",
+    "/sys/devices/system/node",
+];
 /// CPUs of each socket.
 const CORES: u32 = 32;
 
@@ -229,7 +238,23 @@ impl Fixture {
         for (key, observation) in &self.observations {
             snapshot.record(key.clone(), observation.clone());
         }
+        for directory in LISTED {
+            if snapshot.get(directory).is_none() {
+                let names = Value::List(self.names_below(directory));
+                snapshot.record(directory, Observation::Value(names));
+            }
+        }
         snapshot
+    }
+
+    fn names_below(&self, directory: &str) -> Vec<String> {
+        let below = format!("{directory}/");
+        let keys = self.observations.range(below.clone()..);
+        let names: BTreeSet<&str> = keys
+            .map_while(|(key, _)| key.strip_prefix(&below))
+            .filter_map(|rest| rest.split('/').next())
+            .collect();
+        names.into_iter().map(str::to_owned).collect()
     }
 
     /// The snapshot, decoded.

@@ -76,6 +76,45 @@ impl Observation {
         Self::Value(Value::Text(text.into()))
     }
 
+    /// The text, if one was seen.
+    pub fn as_text(&self) -> Option<&str> {
+        match self {
+            Self::Value(Value::Text(text)) => Some(text),
+            _ => None,
+        }
+    }
+
+    /// The text as a number, decimal or with `0x`.
+    pub fn as_number<N: TryFrom<i128>>(&self) -> Option<N> {
+        let text = self.as_text()?.trim();
+        let value = match text.strip_prefix("0x") {
+            Some(hex) => i128::from_str_radix(hex, 16).ok()?,
+            None => text.parse().ok()?,
+        };
+        N::try_from(value).ok()
+    }
+
+    /// The link's target, if a link was seen.
+    pub fn as_link(&self) -> Option<&str> {
+        match self {
+            Self::Value(Value::Link(target)) => Some(target),
+            _ => None,
+        }
+    }
+
+    /// The last component of the link's target: a driver's or device's name.
+    pub fn link_name(&self) -> Option<&str> {
+        self.as_link()?.rsplit('/').find(|part| !part.is_empty())
+    }
+
+    /// The bytes, if bytes were seen.
+    pub fn as_bytes(&self) -> Option<&[u8]> {
+        match self {
+            Self::Value(Value::Bytes(bytes)) => Some(bytes),
+            _ => None,
+        }
+    }
+
     /// How the observation reads as evidence.
     pub fn shows(&self) -> String {
         match self {
@@ -131,41 +170,27 @@ impl Snapshot {
 
     /// The text seen at a key, if it was there.
     pub fn text(&self, key: &str) -> Option<&str> {
-        match self.get(key)? {
-            Observation::Value(Value::Text(text)) => Some(text),
-            _ => None,
-        }
+        self.get(key)?.as_text()
     }
 
     /// The text at a key as a number, decimal or with `0x`.
     pub fn number<N: TryFrom<i128>>(&self, key: &str) -> Option<N> {
-        let text = self.text(key)?.trim();
-        let value = match text.strip_prefix("0x") {
-            Some(hex) => i128::from_str_radix(hex, 16).ok()?,
-            None => text.parse().ok()?,
-        };
-        N::try_from(value).ok()
+        self.get(key)?.as_number()
     }
 
     /// The link target seen at a key.
     pub fn link(&self, key: &str) -> Option<&str> {
-        match self.get(key)? {
-            Observation::Value(Value::Link(target)) => Some(target),
-            _ => None,
-        }
+        self.get(key)?.as_link()
     }
 
     /// The last component of the link target seen at a key: a driver's or device's name.
     pub fn link_name(&self, key: &str) -> Option<&str> {
-        self.link(key)?.rsplit('/').find(|part| !part.is_empty())
+        self.get(key)?.link_name()
     }
 
     /// The bytes seen at a key.
     pub fn bytes(&self, key: &str) -> Option<&[u8]> {
-        match self.get(key)? {
-            Observation::Value(Value::Bytes(bytes)) => Some(bytes),
-            _ => None,
-        }
+        self.get(key)?.as_bytes()
     }
 
     /// The entries of the directory at a key; empty when it was not there or not looked at.
@@ -192,6 +217,18 @@ impl Snapshot {
             .take_while(move |(key, _)| key.starts_with(prefix))
     }
 
+    /// What was seen below a directory, to ask for many of its files.
+    pub fn directory(&self, path: &str) -> Directory<'_> {
+        let prefix = format!("{path}/");
+        let files = self.under(&prefix).filter_map(|(key, seen)| {
+            let name = key.get(prefix.len()..)?;
+            Some((name, seen))
+        });
+        Directory {
+            files: files.collect(),
+        }
+    }
+
     /// How many observations there are.
     pub fn len(&self) -> usize {
         self.observations.len()
@@ -200,5 +237,22 @@ impl Snapshot {
     /// Whether nothing was looked at.
     pub fn is_empty(&self) -> bool {
         self.observations.is_empty()
+    }
+}
+
+/// What was seen below one directory of a [`Snapshot`].
+///
+/// A machine has hundreds of PCI functions with tens of attributes each: finding the directory
+/// once is several times faster than finding every key among all.
+pub struct Directory<'a> {
+    /// By path below the directory, sorted.
+    files: Vec<(&'a str, &'a Observation)>,
+}
+
+impl<'a> Directory<'a> {
+    /// What was seen at a file; `None` when nobody looked.
+    pub fn get(&self, file: &str) -> Option<&'a Observation> {
+        let place = self.files.binary_search_by(|(name, _)| (*name).cmp(file));
+        self.files.get(place.ok()?).map(|(_, seen)| *seen)
     }
 }

@@ -1,8 +1,9 @@
 //! The JSON form of a snapshot, with limits, because snapshots are mailed around.
 
 use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 
-use serde::de::{Deserialize, Deserializer, Error as _, MapAccess, Visitor};
+use serde::de::{Deserialize, Deserializer, Error as _, MapAccess, SeqAccess, Visitor};
 use serde::ser::{Serialize, SerializeMap, Serializer};
 
 use super::{Observation, SNAPSHOT_SCHEMA, Snapshot, Value};
@@ -84,22 +85,13 @@ impl Snapshot {
 }
 
 /// A value's form: text as a string, a list as an array, absent as null, the rest as one-key maps.
-#[derive(serde::Serialize, serde::Deserialize)]
+#[derive(serde::Serialize)]
 #[serde(rename_all = "lowercase")]
-enum Tagged {
-    Link(String),
+enum Tagged<'a> {
+    Link(&'a str),
     Bytes(String),
     Denied(bool),
-    Error(String),
-}
-
-#[derive(serde::Deserialize)]
-#[serde(untagged)]
-enum Form {
-    Text(String),
-    List(Vec<String>),
-    Tagged(Tagged),
-    Absent(()),
+    Error(&'a str),
 }
 
 impl Serialize for Observation {
@@ -107,44 +99,120 @@ impl Serialize for Observation {
         match self {
             Self::Value(Value::Text(text)) => serializer.serialize_str(text),
             Self::Value(Value::List(names)) => names.serialize(serializer),
-            Self::Value(Value::Link(target)) => Tagged::Link(target.clone()).serialize(serializer),
+            Self::Value(Value::Link(target)) => Tagged::Link(target).serialize(serializer),
             Self::Value(Value::Bytes(bytes)) => Tagged::Bytes(to_hex(bytes)).serialize(serializer),
             Self::Absent => serializer.serialize_unit(),
             Self::Denied => Tagged::Denied(true).serialize(serializer),
-            Self::Error(error) => Tagged::Error(error.clone()).serialize(serializer),
+            Self::Error(error) => Tagged::Error(error).serialize(serializer),
         }
     }
 }
 
 impl<'de> Deserialize<'de> for Observation {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        let within = |length: usize| {
-            (length <= MAX_VALUE_BYTES).then_some(()).ok_or_else(|| {
-                D::Error::custom(format!(
-                    "a value of {length} bytes; at most {MAX_VALUE_BYTES}"
-                ))
-            })
+        deserializer.deserialize_any(Form)
+    }
+}
+
+fn within<E: serde::de::Error>(length: usize) -> Result<(), E> {
+    if length > MAX_VALUE_BYTES {
+        return Err(E::custom(format!(
+            "a value of {length} bytes; at most {MAX_VALUE_BYTES}"
+        )));
+    }
+    Ok(())
+}
+
+/// Reads each form straight into its observation: a derived reader of such a union keeps a second
+/// copy of everything, and snapshots are mostly long hexadecimal strings.
+struct Form;
+
+impl<'de> Visitor<'de> for Form {
+    type Value = Observation;
+
+    fn expecting(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("a text, a list, null, or a map of `link`, `bytes`, `denied` or `error`")
+    }
+
+    fn visit_str<E: serde::de::Error>(self, text: &str) -> Result<Observation, E> {
+        within(text.len())?;
+        Ok(Observation::text(text))
+    }
+
+    fn visit_unit<E: serde::de::Error>(self) -> Result<Observation, E> {
+        Ok(Observation::Absent)
+    }
+
+    fn visit_seq<S: SeqAccess<'de>>(self, mut access: S) -> Result<Observation, S::Error> {
+        let mut names: Vec<String> = Vec::new();
+        let mut length = 0usize;
+        while let Some(name) = access.next_element::<String>()? {
+            // An empty name takes room too.
+            length = length.saturating_add(name.len() + 1);
+            within(length.saturating_sub(1))?;
+            names.push(name);
+        }
+        Ok(Observation::Value(Value::List(names)))
+    }
+
+    fn visit_map<M: MapAccess<'de>>(self, mut access: M) -> Result<Observation, M::Error> {
+        let Some(tag) = access.next_key::<Tag>()? else {
+            return Err(M::Error::custom("an empty map is no value"));
         };
-        Ok(match Form::deserialize(deserializer)? {
-            Form::Text(text) => {
-                within(text.len())?;
-                Self::Value(Value::Text(text))
+        let observation = match tag {
+            Tag::Link => {
+                let target: String = access.next_value()?;
+                within(target.len())?;
+                Observation::Value(Value::Link(target))
             }
-            Form::List(names) => {
-                within(names.iter().map(String::len).sum())?;
-                Self::Value(Value::List(names))
+            Tag::Bytes => Observation::Value(Value::Bytes(access.next_value::<Hex>()?.0)),
+            Tag::Denied => match access.next_value()? {
+                true => Observation::Denied,
+                false => return Err(M::Error::custom("`denied` is true or not there")),
+            },
+            Tag::Error => {
+                let error: String = access.next_value()?;
+                within(error.len())?;
+                Observation::Error(error)
             }
-            Form::Tagged(Tagged::Link(target)) => Self::Value(Value::Link(target)),
-            Form::Tagged(Tagged::Bytes(hex)) => {
-                within(hex.len() / 2)?;
-                let bytes =
-                    from_hex(&hex).ok_or_else(|| D::Error::custom("bytes are not hexadecimal"))?;
-                Self::Value(Value::Bytes(bytes))
+        };
+        match access.next_key::<Tag>()? {
+            None => Ok(observation),
+            Some(_) => Err(M::Error::custom("a value of two kinds")),
+        }
+    }
+}
+
+#[derive(serde::Deserialize)]
+#[serde(rename_all = "lowercase")]
+enum Tag {
+    Link,
+    Bytes,
+    Denied,
+    Error,
+}
+
+/// Bytes written in hexadecimal.
+struct Hex(Vec<u8>);
+
+impl<'de> Deserialize<'de> for Hex {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Digits;
+        impl Visitor<'_> for Digits {
+            type Value = Hex;
+
+            fn expecting(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                f.write_str("bytes in hexadecimal")
             }
-            Form::Tagged(Tagged::Denied(_)) => Self::Denied,
-            Form::Tagged(Tagged::Error(error)) => Self::Error(error),
-            Form::Absent(()) => Self::Absent,
-        })
+
+            fn visit_str<E: serde::de::Error>(self, digits: &str) -> Result<Hex, E> {
+                within(digits.len() / 2)?;
+                let bytes = from_hex(digits.as_bytes());
+                let wrong = || E::custom("bytes are not hexadecimal");
+                bytes.map(Hex).ok_or_else(wrong)
+            }
+        }
+        deserializer.deserialize_str(Digits)
     }
 }
 
@@ -157,13 +225,32 @@ fn to_hex(bytes: &[u8]) -> String {
         .collect()
 }
 
-fn from_hex(text: &str) -> Option<Vec<u8>> {
-    let nibble = |b: u8| char::from(b).to_digit(16).map(|d| d as u8);
-    let pairs = text.as_bytes().chunks_exact(2);
-    pairs.remainder().is_empty().then_some(())?;
-    pairs
-        .map(|pair| Some(nibble(pair[0])? << 4 | nibble(pair[1])?))
-        .collect()
+/// The value of each hexadecimal digit, and what is none.
+const DIGIT_VALUES: [u8; 256] = {
+    let mut values = [NO_DIGIT; 256];
+    let mut digit = 0;
+    while digit < 16 {
+        let character = b"0123456789abcdef"[digit];
+        values[character as usize] = digit as u8;
+        values[character.to_ascii_uppercase() as usize] = digit as u8;
+        digit += 1;
+    }
+    values
+};
+const NO_DIGIT: u8 = 0xff;
+
+fn from_hex(digits: &[u8]) -> Option<Vec<u8>> {
+    let (pairs, rest) = digits.as_chunks::<2>();
+    let mut bytes = Vec::with_capacity(pairs.len());
+    let mut seen = 0;
+    for [high, low] in pairs {
+        let high = DIGIT_VALUES[usize::from(*high)];
+        let low = DIGIT_VALUES[usize::from(*low)];
+        seen |= high | low;
+        bytes.push(high << 4 | low);
+    }
+    // Values of digits have their upper half clear.
+    (rest.is_empty() && seen <= 0xf).then_some(bytes)
 }
 
 pub(super) mod observations {
@@ -199,9 +286,13 @@ pub(super) mod observations {
                             "more than {MAX_OBSERVATIONS} observations"
                         )));
                     }
-                    if map.insert(key.clone(), observation).is_some() {
-                        return Err(M::Error::custom(format!("key `{key}` twice")));
-                    }
+                    match map.entry(key) {
+                        Entry::Vacant(place) => place.insert(observation),
+                        Entry::Occupied(place) => {
+                            let key = place.key();
+                            return Err(M::Error::custom(format!("key `{key}` twice")));
+                        }
+                    };
                 }
                 Ok(map)
             }
@@ -281,6 +372,33 @@ mod tests {
             code(&with(SNAPSHOT_SCHEMA, &long)),
             Err("snapshot-malformed")
         );
+        let value = |value: &str| code(&with(SNAPSHOT_SCHEMA, &format!(r#"{{"a":{value}}}"#)));
+        for good in [
+            r#""""#,
+            "null",
+            "[]",
+            r#"{"denied":true}"#,
+            r#"{"bytes":"aBcD"}"#,
+        ] {
+            assert_eq!(value(good).map(|s| s.len()), Ok(1), "{good}");
+        }
+        let too_long = "0".repeat(2 * (MAX_VALUE_BYTES + 1));
+        for bad in [
+            "1",
+            "true",
+            "{}",
+            "[[]]",
+            r#"{"denied":false}"#,
+            r#"{"unheard":"of"}"#,
+            r#"{"link":"a","error":"b"}"#,
+            &format!(r#"{{"link":"{too_long}"}}"#),
+            &format!(r#"{{"error":"{too_long}"}}"#),
+            &format!(r#"{{"bytes":"{too_long}"}}"#),
+            &format!(r#"["{too_long}"]"#),
+        ] {
+            let shown: String = bad.chars().take(40).collect();
+            assert_eq!(value(bad).err(), Some("snapshot-malformed"), "{shown}");
+        }
         assert_eq!(
             code(&" ".repeat(MAX_SNAPSHOT_BYTES + 1)),
             Err("snapshot-too-large")

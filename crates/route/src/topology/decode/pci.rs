@@ -15,7 +15,7 @@
 use std::collections::BTreeMap;
 
 use super::entries;
-use crate::snapshot::{Observation, Snapshot};
+use crate::snapshot::{Directory, Observation, Snapshot};
 use crate::topology::Oddity;
 use crate::topology::config_space::ConfigSpace;
 use crate::topology::hierarchy;
@@ -50,8 +50,10 @@ pub(super) fn decode(
         match name.parse::<PciAddress>() {
             Ok(address) => {
                 let (root, above) = attachment(snapshot, &at, address, oddities);
-                let function = function(snapshot, &at, address, root, oddities);
-                hierarchy.add(function, above, port_speeds(snapshot, &at));
+                let files = snapshot.directory(&at);
+                let mut function = function(&files, &at, address, root, oddities);
+                function.iommu_type = iommu_type(snapshot, &files, function.iommu_group);
+                hierarchy.add(function, above, port_speeds(&files));
             }
             Err(_) => oddities.push(Oddity::new(at, "not a PCI address; left out")),
         }
@@ -81,17 +83,19 @@ fn attachment(
 }
 
 fn function(
-    snapshot: &Snapshot,
+    files: &Directory<'_>,
     at: &str,
     address: PciAddress,
     root: Option<RootComplex>,
     oddities: &mut Vec<Oddity>,
 ) -> PciDevice {
-    let key = |file: &str| format!("{at}/{file}");
-    let vendor = snapshot.number(&key("vendor"));
-    let device = snapshot.number(&key("device"));
-    let class = snapshot.number(&key("class"));
-    let config = snapshot.bytes(&key("config")).unwrap_or_default();
+    let number = |file| files.get(file)?.as_number();
+    let text = |file| files.get(file)?.as_text();
+    let link_name = |file| files.get(file)?.link_name();
+    let (vendor, device) = (number("vendor"), number("device"));
+    let class = files.get("class").and_then(Observation::as_number);
+    let config = files.get("config").and_then(Observation::as_bytes);
+    let config = config.unwrap_or_default();
     let removed = config.starts_with(&pcie::NO_ID.to_le_bytes());
     if vendor.is_none() || class.is_none() || removed {
         oddities.push(Oddity::new(
@@ -99,37 +103,34 @@ fn function(
             "the function does not answer (removed, or not readable); kept for the paths through it",
         ));
     }
-    let (vendor, device) = (vendor.unwrap_or(pcie::NO_ID), device.unwrap_or(pcie::NO_ID));
-    let config = ConfigSpace::read(config);
-    let iommu_group = snapshot
-        .link_name(&key("iommu_group"))
-        .and_then(|group| group.parse().ok());
     let unseen = PciDevice::unseen(address, root);
+    let (vendor, device) = (
+        vendor.unwrap_or(unseen.vendor),
+        device.unwrap_or(unseen.device),
+    );
+    let config = ConfigSpace::read(config);
     let class = class.unwrap_or(unseen.class);
     PciDevice {
         class,
         vendor,
         device,
         name: pcie::name(vendor, device),
-        driver: snapshot.link_name(&key("driver")).map(str::to_owned),
-        numa: snapshot.number(&key("numa_node")).map(NumaNode),
+        driver: link_name("driver").map(str::to_owned),
+        numa: files
+            .get("numa_node")
+            .and_then(Observation::as_number)
+            .map(NumaNode),
         port: config.port.filter(|_| pcie::is_bridge(class)),
-        power_state: snapshot.text(&key("power_state")).map(str::to_owned),
+        power_state: text("power_state").map(str::to_owned),
         acs: config.acs,
-        bars: snapshot
-            .text(&key("resource"))
-            .map(bars)
-            .unwrap_or_default(),
-        iommu_group,
-        iommu_type: iommu_group.and_then(|group| iommu_type(snapshot, at, group)),
+        bars: text("resource").map(bars).unwrap_or_default(),
+        iommu_group: link_name("iommu_group").and_then(|group| group.parse().ok()),
         max_read_request: config.max_read_request,
         max_payload: config.max_payload,
         relaxed_ordering: config.relaxed_ordering,
-        peer_memory: peer_memory(snapshot, at),
-        physical_function: snapshot
-            .link_name(&key("physfn"))
-            .and_then(|name| name.parse().ok()),
-        aer: aer(snapshot, at),
+        peer_memory: peer_memory(files),
+        physical_function: link_name("physfn").and_then(|name| name.parse().ok()),
+        aer: aer(files),
         ..unseen
     }
 }
@@ -171,21 +172,20 @@ pub(super) fn function_name(part: &str) -> Option<PciAddress> {
 }
 
 /// What the four link files say of the link that a function's own port is an end of.
-fn port_speeds(snapshot: &Snapshot, at: &str) -> hierarchy::PortSpeeds {
-    let speed = |which: &str| {
-        let speed = snapshot.text(&format!("{at}/{which}_link_speed"))?;
-        let width: u8 = snapshot.number(&format!("{at}/{which}_link_width"))?;
+fn port_speeds(files: &Directory<'_>) -> hierarchy::PortSpeeds {
+    let speed = |speed: &str, width: &str| {
+        let width: u8 = files.get(width)?.as_number()?;
         Some(PcieSpeed {
-            generation: PcieGeneration::from_gigatransfers(speed)?,
+            generation: PcieGeneration::from_gigatransfers(files.get(speed)?.as_text()?)?,
             width: PcieSpeed::WIDTHS.contains(&width).then_some(width)?,
         })
     };
     hierarchy::PortSpeeds {
-        current: speed("current"),
-        maximum: speed("max"),
+        current: speed("current_link_speed", "current_link_width"),
+        maximum: speed("max_link_speed", "max_link_width"),
         rate: None,
         // The kernel shows these files for PCI Express functions alone.
-        express: snapshot.get(&format!("{at}/max_link_width")) != Some(&Observation::Absent),
+        express: files.get("max_link_width") != Some(&Observation::Absent),
     }
 }
 
@@ -204,27 +204,26 @@ fn bars(resource: &str) -> Vec<(u8, Bytes)> {
         .collect()
 }
 
-fn iommu_type(snapshot: &Snapshot, at: &str, group: u32) -> Option<String> {
+fn iommu_type(snapshot: &Snapshot, files: &Directory<'_>, group: Option<u32>) -> Option<String> {
     snapshot
-        .text(&format!("/sys/kernel/iommu_groups/{group}/type"))
-        .or_else(|| snapshot.text(&format!("{at}/iommu_group/type")))
+        .text(&format!("/sys/kernel/iommu_groups/{}/type", group?))
+        .or_else(|| files.get("iommu_group/type")?.as_text())
         .map(str::to_owned)
 }
 
-fn peer_memory(snapshot: &Snapshot, at: &str) -> Option<PeerMemory> {
-    let size = snapshot.number(&format!("{at}/p2pmem/size")).map(Bytes)?;
+fn peer_memory(files: &Directory<'_>) -> Option<PeerMemory> {
+    let bytes = |file| files.get(file)?.as_number().map(Bytes);
+    let published = files.get("p2pmem/published").and_then(Observation::as_text);
     Some(PeerMemory {
-        size,
-        available: snapshot
-            .number(&format!("{at}/p2pmem/available"))
-            .map(Bytes)?,
-        published: snapshot.text(&format!("{at}/p2pmem/published")) == Some("1"),
+        size: bytes("p2pmem/size")?,
+        available: bytes("p2pmem/available")?,
+        published: published == Some("1"),
     })
 }
 
-fn aer(snapshot: &Snapshot, at: &str) -> Option<AerTotals> {
-    let total = |file: &str| {
-        let text = snapshot.text(&format!("{at}/{file}"))?;
+fn aer(files: &Directory<'_>) -> Option<AerTotals> {
+    let total = |file| {
+        let text = files.get(file)?.as_text()?;
         let line = text.lines().find_map(|l| l.strip_prefix("TOTAL_ERR_"))?;
         line.split_whitespace().nth(1)?.parse().ok()
     };
