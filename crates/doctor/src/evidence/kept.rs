@@ -31,8 +31,8 @@ impl KeptText {
     }
 
     fn push(&mut self, line: &Line<'_>) {
-        if self.text.len() + line.text.len() < MAX_KEPT_BYTES {
-            self.text.push_str(line.text);
+        if self.text.len() + line.full.len() < MAX_KEPT_BYTES {
+            self.text.push_str(line.full);
             self.text.push('\n');
         } else {
             self.complete = false;
@@ -59,7 +59,7 @@ impl Reader for LstopoReader {
         self.kept
             .get_or_insert_with(|| KeptText::begin(line))
             .push(line);
-        self.ended = line.text.contains("</topology>");
+        self.ended = line.full.contains("</topology>");
         if self.ended {
             Verdict::Last
         } else {
@@ -126,9 +126,9 @@ impl Reader for SnapshotReader {
         }
         if let Some(kept) = &mut self.kept {
             kept.push(line);
-            kept.complete &= line.whole || line.text.ends_with('}');
+            kept.complete &= !line.full.is_empty();
         }
-        self.balance(line.text);
+        self.balance(line.full);
         if self.ended {
             Verdict::Last
         } else {

@@ -15,19 +15,46 @@ const MAX_DECORATIONS: usize = 6;
 /// Most white space before a decoration; deeper text is indented on purpose.
 const MAX_LEAD: usize = 6;
 
+/// Longest text that most readers see of a line. Documents in XML and JSON can be one line.
+pub(crate) const MAX_TEXT_BYTES: usize = 8 << 10;
+/// Longest piece of free text that is kept of a line.
+const MAX_EXCERPT_BYTES: usize = 512;
+
 /// A cleaned line. Leading white space is kept, trailing white space is not.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Line<'a> {
     pub(crate) source: &'a SourceName,
     pub(crate) number: LineNumber,
+    /// At most [`MAX_TEXT_BYTES`] of the line.
     pub(crate) text: &'a str,
+    /// All of the line.
+    pub(crate) full: &'a str,
     /// The task that a launcher's tag names.
     pub(crate) task: Option<u32>,
-    /// The line ended with a line feed and was not longer than the limit: its tail is really its tail.
+    /// The line ended with a line feed and was not too long: the tail of `text` is really its tail.
     pub(crate) whole: bool,
 }
 
 impl<'a> Line<'a> {
+    /// A line whose end came (`ended`), or not.
+    pub(crate) fn new(
+        source: &'a SourceName,
+        number: LineNumber,
+        full: &'a str,
+        task: Option<u32>,
+        ended: bool,
+    ) -> Self {
+        let text = &full[..full.floor_char_boundary(MAX_TEXT_BYTES)];
+        Self {
+            source,
+            number,
+            text,
+            full,
+            task,
+            whole: ended && text.len() == full.len(),
+        }
+    }
+
     pub(crate) fn cite(&self) -> Cite {
         Cite::new(self.source.clone(), self.number, self.text)
     }
@@ -35,6 +62,11 @@ impl<'a> Line<'a> {
     pub(crate) fn trimmed(&self) -> &'a str {
         self.text.trim_start()
     }
+}
+
+/// A piece of free text, short enough to keep thousands of.
+pub(crate) fn excerpt(text: &str) -> String {
+    text[..text.floor_char_boundary(MAX_EXCERPT_BYTES)].to_owned()
 }
 
 /// Removes escapes and entities; borrows when there is nothing to remove.

@@ -38,7 +38,7 @@ pub mod limits {
     /// Ranks of communicators.
     pub const MEMBERS: usize = 32_768;
     /// Distinct facts of any other kind.
-    pub const FACTS: usize = 4_096;
+    pub const FACTS: usize = 2_048;
     /// Distinct warnings, numbers set aside.
     pub const WARNINGS: usize = 512;
 }

@@ -5,7 +5,7 @@
 
 use std::sync::LazyLock;
 
-use aho_corasick::AhoCorasick;
+use aho_corasick::{AhoCorasick, AhoCorasickKind};
 
 use super::blocks::LsblkReader;
 use super::cufile::{CufileConfigReader, CufileLogReader, NvidiaFsStatsReader};
@@ -253,7 +253,9 @@ const TELLERS: &[Teller] = &[
 
 static WORDS: LazyLock<Option<AhoCorasick>> = LazyLock::new(|| {
     let words = TELLERS.iter().flat_map(|teller| teller.words);
-    AhoCorasick::new(words).ok()
+    // Every line of unrelated text goes through this, so its speed is worth the table.
+    let kind = Some(AhoCorasickKind::DFA);
+    AhoCorasick::builder().kind(kind).build(words).ok()
 });
 
 /// Which teller each word of [`WORDS`] belongs to.

@@ -9,7 +9,7 @@ pub(crate) fn wording(text: &str) -> String {
     let mut rest = text;
     while !rest.is_empty() && out.len() < MAX_WORDING {
         let end = rest
-            .find(|c: char| !(c.is_ascii_alphanumeric() || c == '/' || c == '_' || c == '.'))
+            .find(|c: char| !(c.is_ascii_alphanumeric() || matches!(c, '/' | '_' | '.' | ':')))
             .unwrap_or(rest.len());
         if end == 0 {
             let first = rest.chars().next().map_or(0, char::len_utf8);
@@ -25,14 +25,17 @@ pub(crate) fn wording(text: &str) -> String {
 }
 
 fn push_word(word: &str, out: &mut String) {
+    // The colon behind a word is not a part of it.
+    let end = word.trim_end_matches([':', '.']).len();
+    let (word, tail) = word.split_at(end);
     let digits = word.bytes().filter(u8::is_ascii_digit).count();
-    let hexadecimal = word
-        .trim_start_matches("0x")
+    let groups = word.trim_start_matches("0x");
+    let hexadecimal = groups
         .bytes()
-        .all(|b| b.is_ascii_hexdigit());
+        .all(|b| b.is_ascii_hexdigit() || matches!(b, b':' | b'.'));
     if word.starts_with('/') && word.len() > 1 {
         out.push_str("/…");
-    } else if digits > 0 && (hexadecimal || digits == word.len()) {
+    } else if hexadecimal && (digits > 0 || word.contains(':')) {
         out.push('#');
     } else if digits == 0 {
         out.push_str(word);
@@ -47,6 +50,7 @@ fn push_word(word: &str, out: &mut String) {
             in_number = c.is_ascii_digit();
         }
     }
+    out.push_str(tail);
 }
 
 #[cfg(test)]
@@ -59,6 +63,8 @@ mod tests {
             wording("peer 10.0.0.1<43210> status=12 at 0x7f456c22 in /dev/nvme0n1p2, mlx5_3"),
             wording("peer 10.0.7.9<999> status=4 at 0x1 in /dev/sda, mlx5_11")
         );
+        assert_eq!(wording("GID: 00:ff:fe"), wording("GID: 00:00:01"));
+        assert_eq!(wording("at 12:08:32 error: bad"), "at # error: bad");
         assert_ne!(wording("read failed"), wording("write failed"));
         assert_eq!(wording("fd: -22"), "fd: -#");
     }

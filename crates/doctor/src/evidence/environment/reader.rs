@@ -130,7 +130,9 @@ fn assignment(text: &str) -> Option<((&str, &str), VariableOrigin)> {
         None => (trimmed, VariableOrigin::Dump),
     };
     let (name, value) = rest.split_once('=')?;
-    is_name(name).then_some(())?;
+    // A kernel command line and a boot loader's settings look the same.
+    let is_boot = name == "BOOT_IMAGE" || name.starts_with("GRUB_");
+    (is_name(name) && !is_boot).then_some(())?;
     let unquoted = unquote(value);
     // `NAME=value program …` is a command.
     if origin == VariableOrigin::Dump

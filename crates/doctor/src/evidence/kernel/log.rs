@@ -88,8 +88,11 @@ fn without_prefix(text: &str) -> (&str, bool) {
     if let Some(inside) = text.strip_prefix('[')
         && let Some((time, words)) = inside.split_once("] ")
     {
+        // Since the machine started; a longer count is since 1970, and not a kernel's.
         let seconds = time.trim_start().split_once('.').is_some_and(|(s, us)| {
-            us.len() == 6 && s.bytes().chain(us.bytes()).all(|b| b.is_ascii_digit())
+            (1..=8).contains(&s.len())
+                && us.len() == 6
+                && s.bytes().chain(us.bytes()).all(|b| b.is_ascii_digit())
         });
         let date = time.len() == 24 && time.bytes().filter(|b| *b == b':').count() == 2;
         if seconds || date {

@@ -1,5 +1,7 @@
 //! The reader of `lspci`, plain, `-nn` or `-vvv`, whole or through `grep`.
 
+use std::collections::HashSet;
+
 use crowfly_route::units::{Bytes, PciAddress};
 
 use super::{AcsControl, Lspci, PciDetails, PciFunction, PciLink, Region};
@@ -54,6 +56,7 @@ const OTHER_DETAILS: [&str; 34] = [
 #[derive(Default)]
 pub(crate) struct LspciReader {
     found: Lspci,
+    seen: HashSet<PciAddress>,
     begun: bool,
     /// The function whose details follow was not kept.
     skipping: bool,
@@ -75,6 +78,7 @@ impl Reader for LspciReader {
             if self.skipping {
                 self.found.beyond_limit += 1;
             } else {
+                self.seen.insert(function.address);
                 self.found.functions.push(function);
             }
             return Verdict::Taken;

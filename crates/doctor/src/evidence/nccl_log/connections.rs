@@ -15,6 +15,9 @@ use crate::evidence::sighting::{ProcessId, Sighting};
 
 /// Most distinct suffixes remembered as read; others are read each time.
 const MAX_SUFFIXES: usize = 16_384;
+/// Most totals by network told apart, and the name under which the others are counted.
+const MAX_TOTALS: usize = 64;
+const OTHER_NETWORKS: &str = "(others)";
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 struct Key {
@@ -63,10 +66,13 @@ impl Connections {
     ) {
         self.settle();
         // RCCL appends the communicator, which would make every suffix a new one.
-        let via = channel
-            .via
-            .split_once(" comm 0x")
-            .map_or(channel.via, |(via, _)| via);
+        let via = match memchr::memchr(b' ', channel.via.as_bytes()) {
+            Some(_) => channel
+                .via
+                .split_once(" comm 0x")
+                .map_or(channel.via, |(via, _)| via),
+            None => channel.via,
+        };
         let suffix = match self.suffixes.get(via) {
             Some(known) if whole => *known,
             _ => self.read(via, whole),
@@ -74,7 +80,13 @@ impl Connections {
         let transport = match suffix {
             Suffix::Transport(id) => id,
             Suffix::Cut => return self.count_cut(by, || line.cite()),
-            Suffix::Beyond => return self.beyond += 1,
+            Suffix::Beyond => {
+                self.beyond += 1;
+                if let Via::Transport(transport) = Via::parse(via, whole) {
+                    add(&mut self.beyond_totals, &transport, channel.direction, 1);
+                }
+                return;
+            }
         };
         let key = Key {
             by,
@@ -88,7 +100,7 @@ impl Connections {
             Some(Transport::Net { gdr: false, .. } | Transport::CollNet { gdr: false, .. })
         );
         if plain {
-            let is_new = !self.index.contains_key(&key) || self.cut.is_none();
+            let is_new = !self.index.contains_key(&key);
             self.pending = Some((key, is_new.then(|| line.cite())));
         } else {
             self.count(key, || line.cite());
@@ -99,11 +111,14 @@ impl Connections {
     /// makes it a cut one.
     pub(super) fn takes_wrapped_rest(&mut self, text: &str) -> bool {
         let wrapped = self.pending.is_some() && is_wrapped_suffix(text);
-        if wrapped {
-            if let Some((key, Some(cite))) = self.pending.take() {
+        if wrapped && let Some((key, cite)) = self.pending.take() {
+            let seen = self
+                .index
+                .get(&key)
+                .and_then(|at| self.seen.get(*at as usize));
+            // A connection seen before is cited where it was seen whole.
+            if let Some(cite) = cite.or_else(|| seen.map(|(_, cite, _)| cite.clone())) {
                 self.count_cut(key.by, || cite);
-            } else if let Some(cut) = &mut self.cut {
-                cut.count += 1;
             }
         } else {
             self.settle();
@@ -139,10 +154,7 @@ impl Connections {
                     self.transports.push(transport);
                     Suffix::Transport(id)
                 }
-                None => {
-                    add(&mut self.beyond_totals, &transport, None, 1);
-                    Suffix::Beyond
-                }
+                None => Suffix::Beyond,
             },
         };
         if whole && self.suffixes.len() < MAX_SUFFIXES && suffix != Suffix::Beyond {
@@ -254,13 +266,19 @@ fn add(
         Transport::CollNet { gdr: false, .. } => totals.collnet_plain += channels,
         Transport::Net { network, gdr, .. } => {
             let direction = direction.unwrap_or(Direction::Send);
-            let same = |t: &&mut NetTotal| {
-                t.network == *network && t.direction == direction && t.gdr == *gdr
+            // No job has more networks than this; what claims to is counted together.
+            let known = totals.net.iter().any(|t| t.network == *network);
+            let name = if known || totals.net.len() < MAX_TOTALS {
+                network.as_str()
+            } else {
+                OTHER_NETWORKS
             };
+            let same =
+                |t: &&mut NetTotal| t.network == name && t.direction == direction && t.gdr == *gdr;
             match totals.net.iter_mut().find(same) {
                 Some(total) => total.channels += channels,
                 None => totals.net.push(NetTotal {
-                    network: network.clone(),
+                    network: name.to_owned(),
                     direction,
                     gdr: *gdr,
                     channels,

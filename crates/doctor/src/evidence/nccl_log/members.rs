@@ -163,13 +163,8 @@ mod tests {
     use crate::evidence::cite::LineNumber;
 
     fn take(members: &mut Members, number: u64, text: &str) -> bool {
-        let line = Line {
-            source: &"log".into(),
-            number: LineNumber(number),
-            text,
-            task: None,
-            whole: true,
-        };
+        let source = "log".into();
+        let line = Line::new(&source, LineNumber(number), text, None, true);
         members.take(text, ProcessId(0), &line, true)
     }
 

@@ -2,6 +2,9 @@
 
 use serde::Serialize;
 
+/// Most NICs or interfaces of one list.
+const MAX_LIST: usize = 64;
+
 /// A network interface and its address.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize)]
 pub struct Interface {
@@ -112,7 +115,7 @@ fn devices(list: &str) -> (Vec<IbDevice>, bool) {
             }
         };
         clipped |= !complete;
-        if !ports.is_empty() {
+        if !ports.is_empty() && found.len() < MAX_LIST {
             found.push(IbDevice { index, ports });
         }
         rest = after;
@@ -172,7 +175,10 @@ impl Interface {
 
     /// Reads `[0]ib0:10.0.0.1<0> [1]ib1:10.0.0.2<0>`.
     pub(crate) fn parse_list(text: &str) -> Vec<Self> {
-        text.split_whitespace().filter_map(Self::parse).collect()
+        text.split_whitespace()
+            .filter_map(Self::parse)
+            .take(MAX_LIST)
+            .collect()
     }
 }
 

@@ -17,7 +17,7 @@ use super::{
     limits,
 };
 use crate::evidence::cite::Cite;
-use crate::evidence::line::Line;
+use crate::evidence::line::{Line, excerpt};
 use crate::evidence::reader::{Reader, Verdict};
 use crate::evidence::sighting::{ProcessId, Tally};
 use crate::evidence::wording::wording;
@@ -28,9 +28,6 @@ static MARK: LazyLock<Finder<'static>> = LazyLock::new(|| Finder::new("CCL "));
 
 /// Most messages read out of one line; interleaving glues two, rarely three.
 const MAX_MESSAGES: usize = 16;
-/// Longest value of a setting that is kept.
-const MAX_VALUE: usize = 4_096;
-
 pub(crate) struct NcclReader {
     processes: Processes,
     connections: Connections,
@@ -238,7 +235,7 @@ impl NcclReader {
             Some(b'C' | b'R') if self.channel(message) => {}
             Some(b'C') if text.starts_with("Connected ") => self.connected(message),
             Some(b'C') if text.starts_with("Could not enable P2P") => {
-                self.note(message, Note::PeerAccessRefused(text.to_owned()));
+                self.note(message, Note::PeerAccessRefused(excerpt(text)));
             }
             Some(b'C') if text.starts_with("CONFIG_DMABUF_MOVE_NOTIFY and") => {
                 self.note(message, Note::DmaBufKernelUnsupported);
@@ -327,7 +324,7 @@ impl NcclReader {
                 }
                 _ if rest.starts_with("Data Direct DMA Interface") => {
                     let device = rest.rsplit(' ').next().unwrap_or_default();
-                    self.note(message, Note::DataDirect(device.to_owned()));
+                    self.note(message, Note::DataDirect(excerpt(device)));
                 }
                 _ => {}
             },
@@ -338,7 +335,7 @@ impl NcclReader {
                 };
                 self.sockets.see(used, message.by, || message.cite());
             }
-            _ => self.plugin_note(message, PluginNote::Speaks(name.to_owned())),
+            _ => self.plugin_note(message, PluginNote::Speaks(excerpt(name))),
         }
     }
 
@@ -363,7 +360,7 @@ impl NcclReader {
             PluginNote::OfiProtocol(protocol)
         } else if let Some((_, name)) = lower.split_once("selected provider is ") {
             PluginNote::OfiProvider {
-                provider: name.split([' ', ',']).next().unwrap_or_default().to_owned(),
+                provider: excerpt(name.split([' ', ',']).next().unwrap_or_default()),
                 nics: word("(found ").and_then(|n| n.parse().ok()),
             }
         } else if let Some(platform) = word("Running on ").filter(|_| rest.contains(" platform")) {
@@ -387,7 +384,7 @@ impl NcclReader {
         .iter()
         .any(|words| rest.contains(words))
         {
-            self.note(message, Note::PluginDisablesGdr(rest.to_owned()));
+            self.note(message, Note::PluginDisablesGdr(excerpt(rest)));
         } else if let Some(set) = set_by_plugin(rest) {
             self.settings.see(set, message.by, || message.cite());
         }
@@ -414,32 +411,32 @@ impl NcclReader {
         let after = |words: &str| text.split_once(words).map(|(_, rest)| rest.trim());
         if let Some(network) = after("Using network ") {
             self.networks
-                .see(network.to_owned(), message.by, || message.cite());
+                .see(excerpt(network), message.by, || message.cite());
             return true;
         }
         if let Some(network) =
             after("Assigned NET plugin ").and_then(|t| t.strip_suffix(" to comm"))
         {
             self.networks
-                .see(network.to_owned(), message.by, || message.cite());
+                .see(excerpt(network), message.by, || message.cite());
             return true;
         }
         let note = if let Some(name) = after("Initialized NET plugin ") {
-            PluginNote::Initialized(name.to_owned())
+            PluginNote::Initialized(excerpt(name))
         } else if let Some(name) = after("Failed to initialize NET plugin ") {
-            PluginNote::Failed(name.to_owned())
+            PluginNote::Failed(excerpt(name))
         } else if let Some(path) = after("Plugin Path : ") {
-            PluginNote::Path(path.to_owned())
+            PluginNote::Path(excerpt(path))
         } else if let Some(name) = after("P2P plugin ") {
             PluginNote::Loaded {
-                name: name.rsplit(' ').next().unwrap_or(name).to_owned(),
-                interface: name.split_once(' ').map(|(version, _)| version.to_owned()),
+                name: excerpt(name.rsplit(' ').next().unwrap_or(name)),
+                interface: name.split_once(' ').map(|(version, _)| excerpt(version)),
             }
         } else if let Some(name) = after("Loaded net plugin ") {
             let (name, version) = name.rsplit_once(" (").unwrap_or((name, ""));
             PluginNote::Loaded {
-                name: name.to_owned(),
-                interface: Some(version.trim_end_matches(')').to_owned()).filter(|v| !v.is_empty()),
+                name: excerpt(name),
+                interface: Some(excerpt(version.trim_end_matches(')'))).filter(|v| !v.is_empty()),
             }
         } else if text.contains("No plugin found") || text.contains("Using internal network plugin")
         {
@@ -466,18 +463,18 @@ impl NcclReader {
         } else if text.starts_with("DMA_BUF_SUPPORT Failed") {
             Note::DmaBufKernelUnsupported
         } else if let Some(reason) = text.strip_prefix("PXN Disabled") {
-            Note::PxnDisabled(reason.trim().to_owned())
+            Note::PxnDisabled(excerpt(reason.trim()))
         } else if let Some(place) = text.strip_prefix("Found ").filter(|t| t.contains("peer")) {
-            Note::GdrModuleFound(place.to_owned())
+            Note::GdrModuleFound(excerpt(place))
         } else if let Some(number) = text.strip_prefix("cudaDriverVersion ") {
             match number.trim().parse() {
                 Ok(number) => Note::CudaDriver(number),
                 Err(_) => return,
             }
         } else if let Some(version) = text.strip_prefix("Kernel version: ") {
-            Note::KernelVersion(version.trim().to_owned())
+            Note::KernelVersion(excerpt(version.trim()))
         } else if let Some(hint) = text.strip_prefix("HINT: ") {
-            Note::Hint(hint.to_owned())
+            Note::Hint(excerpt(hint))
         } else if text.ends_with("Connected CollNet") {
             Note::CollNetConnected
         } else if let Some(code) = error_code(text) {
@@ -502,8 +499,8 @@ impl NcclReader {
         let key = wording(text);
         self.warnings.see_as(key.as_str(), message.by, || {
             message.cite().of(Warning {
-                site: site.map(str::to_owned),
-                text: text.to_owned(),
+                site: site.map(excerpt),
+                text: excerpt(text),
             })
         });
     }
@@ -528,12 +525,7 @@ fn is_variable(name: &str) -> bool {
 fn setting_value(value: &str) -> String {
     let value = value.trim();
     let number = value.strip_suffix('.').filter(|n| n.parse::<i64>().is_ok());
-    let value = number.unwrap_or(value);
-    let end = value
-        .char_indices()
-        .nth(MAX_VALUE)
-        .map_or(value.len(), |(at, _)| at);
-    value[..end].to_owned()
+    excerpt(number.unwrap_or(value))
 }
 
 /// `Setting NCCL_PROTO to "simple"`, `Setting X environment variable to 1`, `Adding X=1 to environment`.

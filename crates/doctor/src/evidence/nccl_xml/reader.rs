@@ -52,7 +52,7 @@ impl Reader for NcclTopologyReader {
         }
         self.begun = true;
         let mut tags = std::mem::take(&mut self.tags);
-        tags.feed(line.text, |tag| self.tag(tag, line));
+        tags.feed(line.full, |tag| self.tag(tag, line));
         self.tags = tags;
         if self.ended {
             Verdict::Last
@@ -207,7 +207,7 @@ impl Reader for NcclGraphReader {
         }
         self.begun = true;
         let mut tags = std::mem::take(&mut self.tags);
-        tags.feed(line.text, |tag| self.tag(tag, line));
+        tags.feed(line.full, |tag| self.tag(tag, line));
         self.tags = tags;
         if self.ended {
             Verdict::Last

@@ -30,6 +30,10 @@ impl Listing {
     /// Turns to a device, a new one if it was not named before.
     pub(super) fn turn_to(&mut self, name: &str, line: &Line<'_>) {
         self.port = None;
+        // Tables name the device in every line.
+        if self.device().is_some_and(|device| device.name == name) {
+            return;
+        }
         self.device = self.found.devices.iter().position(|d| d.name == name);
         if self.device.is_none() && !name.is_empty() && self.found.devices.len() < MAX_DEVICES {
             self.found.devices.push(RdmaDevice {
