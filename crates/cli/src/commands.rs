@@ -14,6 +14,7 @@ pub mod load;
 mod man;
 pub mod map;
 pub mod race;
+pub mod route;
 mod transfer;
 
 /// What to do.
@@ -23,6 +24,8 @@ pub enum Command {
     Race(race::RaceArgs),
     /// Draw the devices of a machine and what lies between them
     Map(map::MapArgs),
+    /// Plan every way between two places, with what stands in it
+    Route(route::RouteArgs),
     /// Load a checkpoint or a file, and print the receipt
     Load(load::LoadArgs),
     /// Record what this machine shows, redacted, to look at elsewhere or to send to someone
@@ -39,6 +42,7 @@ impl Command {
         match self {
             Self::Race(args) => race::run(&args, out),
             Self::Map(args) => map::run(&args, out),
+            Self::Route(args) => route::run(&args, out),
             Self::Load(args) => load::run(&args, out),
             Self::Capture(args) => capture::run(&args, out),
             Self::Completions(args) => completions::run(&args, out),

@@ -23,6 +23,11 @@ pub struct MachineArgs {
 }
 
 impl MachineArgs {
+    /// Whether another machine than this one was chosen.
+    pub const fn is_elsewhere(&self) -> bool {
+        self.snapshot.is_some() || self.root.is_some()
+    }
+
     /// What is seen of the chosen machine.
     pub fn look(&self) -> Result<Snapshot, Failure> {
         let root = match (&self.snapshot, &self.root) {

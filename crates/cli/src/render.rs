@@ -17,6 +17,7 @@ pub mod progress;
 pub mod race;
 pub mod race_picture;
 pub mod receipt;
+pub mod route;
 pub mod style;
 pub mod svg;
 pub mod table;

@@ -233,7 +233,7 @@ pub enum CpuWork {
     KernelCopy,
     /// The application copies.
     UserCopy,
-    /// TLS decryption or encryption.
+    /// Decryption or encryption: TLS, dm-crypt.
     Crypto,
 }
 
@@ -244,7 +244,7 @@ impl fmt::Display for Carrier {
             Self::Cpu { work } => f.write_str(match work {
                 CpuWork::KernelCopy => "kernel copy",
                 CpuWork::UserCopy => "user copy",
-                CpuWork::Crypto => "TLS on the CPU",
+                CpuWork::Crypto => "cryptography on the CPU",
             }),
             Self::Wire { fabric } => f.write_str(fabric),
         }

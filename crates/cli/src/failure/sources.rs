@@ -11,6 +11,7 @@ use crowfly_mover::checkpoint::seeded::{SeededError, WriteError};
 use crowfly_mover::checkpoint::select::SelectError;
 use crowfly_route::place::BadPlace;
 use crowfly_route::policy::Policy;
+use crowfly_route::search::SearchError;
 use crowfly_route::snapshot::SnapshotError;
 use crowfly_route::topology::TopologyError;
 
@@ -51,6 +52,17 @@ impl From<TopologyError> for Failure {
 impl From<BadPlace> for Failure {
     fn from(error: BadPlace) -> Self {
         Self::new("not-a-place", Exit::Usage, error.to_string())
+    }
+}
+
+impl From<SearchError> for Failure {
+    fn from(error: SearchError) -> Self {
+        let exit = match &error {
+            SearchError::NoSuchDevice { .. } => Exit::NoInput,
+            _ => Exit::Usage,
+        };
+        let failure = Self::new(error.code(), exit, error.to_string());
+        failure.maybe_hint(error.hint().as_deref())
     }
 }
 

@@ -102,7 +102,11 @@ fn ceiling_of(candidate: &Candidate) -> u64 {
 /// Tells each obstacle of a better way what it costs: the ceiling of the best open way, and that of
 /// the way it stands in, with all its obstacles gone.
 pub(super) fn price(candidates: &mut [Candidate]) {
-    let ceiling = |candidate: &Candidate| Some(candidate.route.ceiling()?.capacity.rate);
+    // With hops of unknown rate a ceiling is no price: the way may be much slower.
+    let ceiling = |candidate: &Candidate| {
+        let ceiling = candidate.route.ceiling()?;
+        (ceiling.unknown_hops == 0).then_some(ceiling.capacity.rate)
+    };
     let open = candidates
         .iter()
         .filter(|candidate| candidate.standing() == Standing::Open);

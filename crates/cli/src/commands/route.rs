@@ -1,0 +1,222 @@
+//! `crowfly route FROM TO`: every way between two places, and what stands in it.
+
+use std::path::{Path, PathBuf};
+
+use clap::Args;
+use crowfly_route::hop::{Candidate, Ceiling, Class, Counters, Route, Standing};
+use crowfly_route::obstacle::Obstacle;
+use crowfly_route::place::Place;
+use crowfly_route::search;
+use crowfly_route::snapshot::{MAX_SNAPSHOT_BYTES, Snapshot};
+use crowfly_route::topology::Topology;
+use serde::Serialize;
+
+use crate::failure::{Exit, Failure};
+use crate::machine::{self, MachineArgs};
+use crate::output::Output;
+use crate::render;
+
+/// The version of the JSON form of a plan.
+pub const ROUTE_SCHEMA: &str = "crowfly.route/1";
+
+/// Arguments of `crowfly route`.
+#[derive(Args, Debug)]
+#[command(after_long_help = PLACES)]
+pub struct RouteArgs {
+    /// Where the data starts
+    #[arg(id = "start", value_name = "FROM")]
+    start: String,
+    /// Where the data ends
+    #[arg(id = "end", value_name = "TO")]
+    end: String,
+    /// Show every way hop by hop, not the best alone
+    #[arg(long)]
+    all: bool,
+    /// Look at the machine of a file: a snapshot, `lstopo --of xml`, or a topology file of NCCL or RCCL
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["snapshot", "root"])]
+    from: Option<PathBuf>,
+    #[command(flatten)]
+    machine: MachineArgs,
+}
+
+const PLACES: &str = "\
+Places:
+  PATH, file:PATH         a file
+  drive:nvme0             the blocks of a drive or block device
+  gpu:0                   memory of a GPU, numbered in PCI address order
+  host, host:1            host memory, anywhere or on a NUMA node
+  peer:0000:3b:00.0       memory that a device publishes for peer-to-peer DMA
+  nic:mlx5_0              the wire behind an adapter
+  s3://…, gs://…, az://…, https://…  an object in a store
+  remote:gpu:0, remote:host  memory of a peer server of the same shape";
+
+/// Every way between two places.
+#[derive(Debug, Serialize)]
+pub struct Plan {
+    schema: &'static str,
+    /// Where the data starts.
+    pub from: Place,
+    /// Where the data ends.
+    pub to: Place,
+    /// The ways, those one would take first in front.
+    pub ways: Vec<Way>,
+}
+
+/// One way, with what follows from its hops.
+#[derive(Debug, Serialize)]
+pub struct Way {
+    /// Whether it can be taken.
+    pub standing: Standing,
+    /// The hops. There are none where a device that the way needs does not exist; nothing follows
+    /// from them then.
+    #[serde(flatten)]
+    pub route: Route,
+    /// How straight it is.
+    pub class: Option<Class>,
+    /// The four counters.
+    pub counters: Option<Counters>,
+    /// What its slowest hop carries.
+    pub ceiling: Option<Ceiling>,
+    /// The links that it goes up and down.
+    pub shared_links: Vec<String>,
+    /// What stands in it.
+    pub obstacles: Vec<Obstacle>,
+}
+
+impl Plan {
+    fn new(from: Place, to: Place, candidates: Vec<Candidate>) -> Self {
+        Self {
+            schema: ROUTE_SCHEMA,
+            from,
+            to,
+            ways: candidates.into_iter().map(Way::new).collect(),
+        }
+    }
+}
+
+impl Way {
+    fn new(candidate: Candidate) -> Self {
+        let standing = candidate.standing();
+        let route = candidate.route;
+        let known = !route.hops.is_empty();
+        let shared = route.shared_links().into_iter();
+        Self {
+            standing,
+            class: known.then(|| route.class()),
+            counters: known.then(|| route.counters()),
+            ceiling: route.ceiling(),
+            shared_links: shared.map(|crossing| crossing.link.clone()).collect(),
+            obstacles: candidate.obstacles,
+            route,
+        }
+    }
+}
+
+/// Plans, and prints.
+pub fn run(args: &RouteArgs, out: &mut Output) -> Result<Exit, Failure> {
+    let elsewhere = args.from.is_some() || args.machine.is_elsewhere();
+    let (from, to) = (place(&args.start, elsewhere)?, place(&args.end, elsewhere)?);
+    let (topology, snapshot) = look(args)?;
+    let found = search::candidates(&topology, snapshot.as_ref(), &from, &to)?;
+    let plan = Plan::new(from, to, found);
+    let all = args.all;
+    out.show(&plan, |columns| render::route::render(&plan, columns, all))?;
+    Ok(Exit::Ok)
+}
+
+/// The machine's graph, and what it was decoded from where that is a snapshot.
+fn look(args: &RouteArgs) -> Result<(Topology, Option<Snapshot>), Failure> {
+    let Some(file) = &args.from else {
+        let snapshot = args.machine.look()?;
+        return Ok((Topology::from_snapshot(&snapshot), Some(snapshot)));
+    };
+    let bytes = machine::read_bounded(file, MAX_SNAPSHOT_BYTES)?;
+    let topology = Topology::from_any(&bytes)?;
+    Ok((topology, Snapshot::from_json(&bytes).ok()))
+}
+
+/// Reads a place; a bare name that is a file of this machine is a place too.
+fn place(text: &str, elsewhere: bool) -> Result<Place, Failure> {
+    match text.parse() {
+        Ok(Place::File(path)) => file(&path, elsewhere),
+        Ok(place) => Ok(place),
+        Err(_) if !elsewhere && Path::new(text).exists() => file(text, elsewhere),
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// A path as the mount table knows it: absolute, without links. Of a file that does not exist yet,
+/// as much of it as does.
+fn file(path: &str, elsewhere: bool) -> Result<Place, Failure> {
+    if elsewhere {
+        return if path.starts_with('/') {
+            Ok(Place::File(path.to_owned()))
+        } else {
+            Err(Failure::usage(format!(
+                "{path} has to be an absolute path, as it is a file of another machine"
+            )))
+        };
+    }
+    let mut rest = Vec::new();
+    let whole = std::path::absolute(path).map_err(|e| Failure::reading(Path::new(path), &e))?;
+    let mut there = whole.as_path();
+    loop {
+        match there.canonicalize() {
+            Ok(mut real) => {
+                real.extend(rest.iter().rev());
+                return Ok(Place::File(real.to_string_lossy().into_owned()));
+            }
+            Err(error) => match (there.parent(), there.file_name()) {
+                (Some(parent), Some(name)) => {
+                    rest.push(name);
+                    there = parent;
+                }
+                _ => return Err(Failure::reading(Path::new(path), &error)),
+            },
+        }
+    }
+}
+
+#[cfg(test)]
+pub mod tests {
+    use crowfly_route::fixture::Fixture;
+
+    use super::*;
+
+    pub fn plan(machine: &Fixture, from: &str, to: &str) -> Plan {
+        let (topology, snapshot) = (machine.topology(), machine.snapshot());
+        let place = |text: &str| text.parse::<Place>().expect(text);
+        let (from, to) = (place(from), place(to));
+        let found = search::candidates(&topology, Some(&snapshot), &from, &to);
+        Plan::new(from.clone(), to.clone(), found.expect("both exist"))
+    }
+
+    #[test]
+    fn given_a_file_of_this_machine_links_and_relative_paths_are_resolved() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let real = folder.path().canonicalize().expect("it exists");
+        std::fs::write(real.join("m"), "x").expect("written");
+        std::os::unix::fs::symlink("m", real.join("link")).expect("linked");
+        let resolved = |name: &str| {
+            let path = real.join(name).to_string_lossy().into_owned();
+            place(&path, false).map(|place| place.to_string())
+        };
+        let expected = |name: &str| format!("file:{}", real.join(name).display());
+        assert_eq!(resolved("link").expect("a place"), expected("m"));
+        assert_eq!(resolved("new/m").expect("a place"), expected("new/m"));
+    }
+
+    #[test]
+    fn given_another_machine_paths_are_taken_as_they_are_and_have_to_be_absolute() {
+        let read = |text| place(text, true);
+        assert_eq!(
+            read("/no/such").expect("a place"),
+            Place::File("/no/such".into())
+        );
+        assert_eq!(read("./m").expect_err("relative").code(), "usage");
+        assert_eq!(
+            read("Cargo.toml").expect_err("no place").code(),
+            "not-a-place"
+        );
+    }
+}
