@@ -158,3 +158,12 @@ fn given_another_program_that_says_supported_then_it_is_no_report() {
     assert_eq!(document.sections, []);
     assert_eq!(document.unread.lines, 2);
 }
+
+#[test]
+fn given_a_lock_file_named_gds_then_it_has_nothing_to_do_with_gpudirect_storage() {
+    let document = read(
+        "x",
+        b"[n1:77] PMIX ERROR: ERROR in file gds_ds12_lock_pthread.c at line 168\n",
+    );
+    assert_eq!(document.sections, []);
+}

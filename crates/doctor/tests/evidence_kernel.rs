@@ -69,6 +69,8 @@ fn given_every_printer_of_kernel_messages_then_they_read() {
         "6,3973,227996636,-;nvidia-peermem nv_get_p2p_free_callback:127 ERROR detected invalid context",
         "kern  :warn  : 2025-01-21T04:41:44,285060+00:00 nvidia-peermem nv_get_p2p_free_callback:127 ERROR detected invalid context",
         "kern  :err   : [  227.996636] nvidia-peermem nv_get_p2p_free_callback:127 ERROR detected invalid context",
+        "[Jan21 04:41] nvidia-peermem nv_get_p2p_free_callback:127 ERROR detected invalid context",
+        "[  +0.000012] nvidia-peermem nv_get_p2p_free_callback:127 ERROR detected invalid context",
         "[Wed Jan 21 04:41:44 2025] nvidia-peermem nv_get_p2p_free_callback:127 ERROR detected invalid context",
         "Jan 21 04:41:44 node1 kernel: nvidia-peermem nv_get_p2p_free_callback:127 ERROR detected invalid context",
         "2025-01-21T04:41:44.285060+00:00 node1 kernel: [  227.996636] nvidia-peermem nv_get_p2p_free_callback:127 ERROR detected invalid context",

@@ -20,6 +20,9 @@ fn log(text: &str) -> NcclLog {
     logs.into_iter().next().unwrap()
 }
 
+/// A way to print or paste a line.
+type Way = (&'static str, fn(&str) -> String);
+
 const TWO_RANKS: &str = "\
 alpha:100:100 [0] NCCL INFO NCCL_IB_HCA set by environment to mlx5_0,mlx5_1
 alpha:100:100 [0] NCCL INFO Bootstrap : Using eno1:10.1.0.1<0>
@@ -133,7 +136,7 @@ fn given_a_distance_then_it_decodes_by_the_release_of_the_log() {
 #[test]
 fn given_every_launcher_then_the_facts_are_the_same() {
     let plain = log(TWO_RANKS);
-    let decorate: [(&str, fn(&str) -> String); 7] = [
+    let decorate: &[Way] = &[
         ("srun -l", |l| format!(" 3: {l}")),
         ("mpirun", |l| format!("[1,3]<stdout>:{l}")),
         ("mail", |l| format!("> > {l}")),
@@ -282,6 +285,23 @@ alpha:1:2 [0] NCCL INFO transport/net.cc:1298 -> 6
     );
     assert!(log.notes.iter().any(|n| n.what == Note::ErrorTrace(6)));
     assert!(log.notes.iter().any(|n| matches!(n.what, Note::Hint(_))));
+}
+
+#[test]
+fn given_a_collective_that_never_ended_then_the_watchdog_is_a_warning() {
+    let log = log("\
+[rank3]:[E ProcessGroupNCCL.cpp:616] [Rank 3] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=7)
+[rank4]:[E ProcessGroupNCCL.cpp:616] [Rank 4] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=7)
+[rank4]:[W ProcessGroupNCCL.cpp:1538] Warning: destroy_process_group() was not called
+");
+    assert_eq!(
+        (log.warnings.len(), log.warnings[0].count, log.lines),
+        (1, 2, 2)
+    );
+    assert_eq!(
+        log.warnings[0].what.site.as_deref(),
+        Some("ProcessGroupNCCL")
+    );
 }
 
 #[test]

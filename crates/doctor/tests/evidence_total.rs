@@ -7,6 +7,9 @@ use crowfly_doctor::evidence::{Document, Format, Intake, read};
 use proptest::prelude::*;
 use samples::SAMPLES;
 
+/// A way to print or paste a line.
+type Way = (&'static str, fn(&str) -> String);
+
 fn formats(text: &str) -> Vec<Format> {
     read("x", text.as_bytes())
         .sections
@@ -84,7 +87,7 @@ fn given_fences_then_two_artefacts_of_one_format_stay_apart() {
 
 #[test]
 fn given_every_way_to_paste_then_each_format_is_still_recognised() {
-    let ways: [(&str, fn(&str) -> String); 9] = [
+    let ways: &[Way] = &[
         ("mail", |l| format!("> {l}")),
         ("mail twice", |l| format!(">> {l}")),
         ("windows", |l| format!("{l}\r")),

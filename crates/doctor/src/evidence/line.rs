@@ -2,8 +2,8 @@
 //!
 //! Stripped from the front, in any order and number: mail quotes (`> `), task numbers of `srun -l`
 //! (` 7: `), tags of mpirun (`[1,0]<stdout>:`), torchrun (`[rank0]:`), MPICH (`[0] `), kubectl
-//! (`[pod/name/container] `), docker compose (`name | `) and Ray (`(Worker pid=1, ip=…) `), and ISO
-//! time stamps. Removed anywhere: ANSI escapes, with or without their escape character, and the
+//! (`[pod/name/container] `), docker compose (`name | `) and Ray (`(Worker pid=1, ip=…) `), ISO time
+//! stamps, and docker's JSON around a line. Removed anywhere: ANSI escapes, with or without their escape character, and the
 //! entities that a browser leaves behind.
 
 use std::borrow::Cow;
@@ -78,6 +78,9 @@ pub(crate) fn plain(text: &str) -> Cow<'_, str> {
     if text.ends_with("[0m") || orphan_escape(text.trim_start()).is_some() {
         text = Cow::Owned(without_orphans(&text));
     }
+    if let Some(logged) = docker_json(&text) {
+        text = Cow::Owned(logged);
+    }
     if memchr::memchr(b'&', text.as_bytes()).is_some() && !text.trim_start().starts_with('<') {
         text = Cow::Owned(
             text.replace("&gt;", ">")
@@ -87,6 +90,23 @@ pub(crate) fn plain(text: &str) -> Cow<'_, str> {
         );
     }
     text
+}
+
+/// The text of `{"log":"text\\n","stream":"stdout","time":"…"}`, as docker keeps it.
+fn docker_json(text: &str) -> Option<String> {
+    let inside = text.trim_start().strip_prefix("{\"log\":\"")?;
+    let end = inside.find("\",\"stream\":")?;
+    let logged = inside[..end]
+        .trim_end_matches("\\n")
+        .trim_end_matches("\\r");
+    Some(
+        logged
+            .replace("\\u003e", ">")
+            .replace("\\u003c", "<")
+            .replace("\\u0026", "&")
+            .replace("\\t", "\t")
+            .replace("\\\"", "\""),
+    )
 }
 
 fn without_escapes(text: &str) -> String {
@@ -191,7 +211,11 @@ fn iso_stamp(text: &str) -> Option<&str> {
     let tail = &text[19..];
     let end = tail
         .find(|c: char| !c.is_ascii_digit() && !matches!(c, '.' | ',' | 'Z' | '+' | '-' | ':'))?;
-    tail[end..].strip_prefix([' ', '\t'])
+    let rest = tail[end..].strip_prefix([' ', '\t'])?;
+    // Container runtimes name the stream, and whether the line is full or partial.
+    let streams = ["stdout F ", "stderr F ", "stdout P ", "stderr P "];
+    let stream = streams.iter().find_map(|stream| rest.strip_prefix(stream));
+    Some(stream.unwrap_or(rest))
 }
 
 fn bracketed(text: &str) -> Option<(&str, Option<u32>)> {
@@ -199,7 +223,11 @@ fn bracketed(text: &str) -> Option<(&str, Option<u32>)> {
     let (inside, rest) = (&text[1..close], &text[close + 1..]);
     if rest.starts_with("<std") {
         let (_, after) = rest.split_once('>')?;
-        let task = inside.rsplit(',').next().and_then(|n| n.parse().ok());
+        // `1,0`, and `1,mpirank:0,algo-1` of SageMaker.
+        let task = inside
+            .split(',')
+            .skip(1)
+            .find_map(|part| part.rsplit(':').next()?.parse().ok());
         return Some((after.strip_prefix(':').unwrap_or(after), task));
     }
     for word in ["rank", "default", "trainer"] {
@@ -268,6 +296,8 @@ mod tests {
             ("12:  indented", " indented", Some(12)),
             ("[1,0]<stdout>:#  size", "#  size", Some(0)),
             ("[prterun-n1-77@1,13]<stderr>: x", " x", Some(13)),
+            ("[1,mpirank:5,algo-2]<stderr>:x", "x", Some(5)),
+            ("2025-06-01T10:00:00.123456789Z stdout F x", "x", None),
             ("[rank3]: Traceback", " Traceback", Some(3)),
             ("[4] x", "x", Some(4)),
             ("[2025-01-01 12:08:32] n1:1:1 [0] x", "n1:1:1 [0] x", None),
@@ -315,6 +345,10 @@ mod tests {
         assert_eq!(plain("[4mGPU0\tNIC0[0m"), "GPU0\tNIC0");
         assert_eq!(plain("\x1b]0;title\x07text"), "text");
         assert_eq!(plain("0 -&gt; 1"), "0 -> 1");
+        assert_eq!(
+            plain(r#"{"log":"0 -\u003e 1 \"a\"\n","stream":"stderr","time":"2025"}"#),
+            "0 -> 1 \"a\""
+        );
         assert_eq!(
             plain("<info value=\"a &lt; b\"/>"),
             "<info value=\"a &lt; b\"/>"

@@ -47,7 +47,13 @@ const SNAPSHOT: &str = "\"crowfly.snapshot/";
 
 const TELLERS: &[Teller] = &[
     Teller {
-        words: &["NCCL INFO", "NCCL WARN", "NCCL version", "RCCL version"],
+        words: &[
+            "NCCL INFO",
+            "NCCL WARN",
+            "NCCL version",
+            "RCCL version",
+            "ProcessGroupNCCL.cpp:",
+        ],
         begin: begin::<NcclReader>,
     },
     Teller {

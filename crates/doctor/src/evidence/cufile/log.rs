@@ -49,8 +49,10 @@ fn message(text: &str) -> Option<CufileMessage> {
     let (level, rest) = rest.split_once(' ')?;
     let known = ["ERROR", "WARN", "NOTICE", "INFO", "DEBUG", "TRACE", "FATAL"].contains(&level);
     let (site, text) = rest.trim_start().split_once(' ')?;
-    let is_site =
-        site.starts_with("cufi") || site.starts_with("curdma") || site.starts_with("cuio");
+    // Component and line, or numbers alone in old releases.
+    let is_site = site
+        .rsplit_once(':')
+        .is_some_and(|(_, n)| n.bytes().all(|b| b.is_ascii_digit()));
     (known && is_site).then(|| CufileMessage {
         level: level.to_owned(),
         site: site.to_owned(),

@@ -88,13 +88,19 @@ fn without_prefix(text: &str) -> (&str, bool) {
     if let Some(inside) = text.strip_prefix('[')
         && let Some((time, words)) = inside.split_once("] ")
     {
-        // Since the machine started; a longer count is since 1970, and not a kernel's.
-        let seconds = time.trim_start().split_once('.').is_some_and(|(s, us)| {
+        let time = time.trim_start();
+        // Since the machine started, or since the line before (`+0.000012`); a longer count is since
+        // 1970, and not a kernel's.
+        let count = time.trim_start_matches('+').split_once('.');
+        let seconds = count.is_some_and(|(s, us)| {
             (1..=8).contains(&s.len())
                 && us.len() == 6
                 && s.bytes().chain(us.bytes()).all(|b| b.is_ascii_digit())
         });
-        let date = time.len() == 24 && time.bytes().filter(|b| *b == b':').count() == 2;
+        // `Wed Jan 21 04:41:44 2025`, and `Jan21 04:41` of dmesg -H.
+        let colons = time.bytes().filter(|b| *b == b':').count();
+        let date = matches!((time.len(), colons), (24, 2) | (11, 1))
+            && time.starts_with(|c: char| c.is_ascii_uppercase());
         if seconds || date {
             return (words, true);
         }

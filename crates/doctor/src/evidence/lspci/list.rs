@@ -108,7 +108,7 @@ impl Reader for LspciReader {
 
     fn finish(self: Box<Self>) -> Option<(Format, Artefact)> {
         self.begun
-            .then(|| (Format::Lspci, Artefact::Lspci(self.found)))
+            .then_some((Format::Lspci, Artefact::Lspci(self.found)))
     }
 }
 

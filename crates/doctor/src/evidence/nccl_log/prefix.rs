@@ -84,13 +84,16 @@ fn device(text: &str) -> (Option<u32>, &str) {
     }
 }
 
+/// Host, process number, and the device or else the task: what tells processes apart.
+type Name = (Option<String>, Option<u32>, Option<u32>);
+
 /// The processes of a log, by the prefixes that name them.
 #[derive(Debug, Default)]
 pub(super) struct Processes {
     known: Vec<Process>,
     /// By the text of a prefix, for each task that used it.
     by_prefix: HashMap<Box<str>, Vec<(Option<u32>, ProcessId)>>,
-    by_name: HashMap<(Option<String>, Option<u32>, Option<u32>), ProcessId>,
+    by_name: HashMap<Name, ProcessId>,
     by_pid: HashMap<u32, Vec<ProcessId>>,
 }
 

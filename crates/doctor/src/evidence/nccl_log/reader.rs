@@ -26,6 +26,9 @@ use crate::evidence::{Artefact, Format};
 /// What the marks of both libraries share.
 static MARK: LazyLock<Finder<'static>> = LazyLock::new(|| Finder::new("CCL "));
 
+/// Where PyTorch's own lines about NCCL come from.
+static TORCH: LazyLock<Finder<'static>> = LazyLock::new(|| Finder::new("ProcessGroupNCCL.cpp:"));
+
 /// Most messages read out of one line; interleaving glues two, rarely three.
 const MAX_MESSAGES: usize = 16;
 pub(crate) struct NcclReader {
@@ -214,6 +217,17 @@ impl NcclReader {
             "Hostname     :",
             "Librccl path",
         ];
+        if let Some(error) = torch_error(line.text) {
+            self.lines += 1;
+            let key = wording(error);
+            self.warnings.see_as(key.as_str(), None, || {
+                line.cite().of(Warning {
+                    site: Some("ProcessGroupNCCL".to_owned()),
+                    text: excerpt(error),
+                })
+            });
+            return Verdict::Taken;
+        }
         if self.connections.takes_wrapped_rest(line.text)
             || (self.lines > 0 && banner.iter().any(|words| line.trimmed().starts_with(words)))
         {
@@ -409,7 +423,8 @@ impl NcclReader {
     fn plugin(&mut self, message: &Message<'_, '_>) -> bool {
         let text = message.text;
         let after = |words: &str| text.split_once(words).map(|(_, rest)| rest.trim());
-        if let Some(network) = after("Using network ") {
+        let network = after("Using network ").or_else(|| after("Using internal Network "));
+        if let Some(network) = network {
             self.networks
                 .see(excerpt(network), message.by, || message.cite());
             return true;
@@ -450,7 +465,9 @@ impl NcclReader {
 
     fn remark(&mut self, message: &Message<'_, '_>) {
         let text = message.text;
-        let note = if text.contains("comm 0x") {
+        let note = if text.starts_with("NVLS comm 0x") {
+            Note::NvlsConnected
+        } else if text.contains("comm 0x") {
             self.members
                 .take(text, message.by, message.line, message.whole);
             return;
@@ -512,6 +529,20 @@ impl NcclReader {
     fn plugin_note(&mut self, message: &Message<'_, '_>, note: PluginNote) {
         self.plugins.see(note, message.by, || message.cite());
     }
+}
+
+/// What PyTorch says when a collective did not end, or failed in the library.
+fn torch_error(text: &str) -> Option<&str> {
+    let at = TORCH.find(text.as_bytes())?;
+    let rest = text.get(at + TORCH.needle().len()..)?;
+    let (_, words) = rest.split_once("] ")?;
+    let telling = [
+        "Watchdog caught",
+        "NCCL error",
+        "collective operation timeout",
+        "ncclRemoteError",
+    ];
+    telling.iter().any(|t| words.contains(t)).then_some(words)
 }
 
 fn is_variable(name: &str) -> bool {

@@ -47,7 +47,8 @@ impl Reader for NcclTopologyReader {
         if self.begun && opens_document {
             return Verdict::Restart;
         }
-        if !(self.begun && self.tags.wants(line.text)) && !fresh {
+        let belongs = self.begun && self.tags.wants(line.text);
+        if !belongs && !fresh {
             return Verdict::Refused;
         }
         self.begun = true;
@@ -199,10 +200,8 @@ impl Reader for NcclGraphReader {
         if self.begun && opens_document {
             return Verdict::Restart;
         }
-        if !(self.begun && self.tags.wants(line.text))
-            && !opens_document
-            && !line.text.contains("<graph id=")
-        {
+        let belongs = self.begun && self.tags.wants(line.text);
+        if !belongs && !opens_document && !line.text.contains("<graph id=") {
             return Verdict::Refused;
         }
         self.begun = true;

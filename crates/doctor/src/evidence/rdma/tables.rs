@@ -78,7 +78,7 @@ pub(crate) struct RdmaLinkReader {
 impl Reader for RdmaLinkReader {
     fn offer(&mut self, line: &Line<'_>) -> Verdict {
         let words: Vec<&str> = line.text.split_whitespace().take(32).collect();
-        if self.link(&words, line) || self.to_netdev(&words, line) {
+        if self.link(&words, line) || self.netdev(&words, line) {
             Verdict::Taken
         } else {
             Verdict::Refused
@@ -126,7 +126,7 @@ impl RdmaLinkReader {
     }
 
     /// `mlx5_0 port 1 ==> eth0 (Up)`.
-    fn to_netdev(&mut self, words: &[&str], line: &Line<'_>) -> bool {
+    fn netdev(&mut self, words: &[&str], line: &Line<'_>) -> bool {
         let [device, "port", port, "==>", netdev, state, ..] = words else {
             return false;
         };
