@@ -53,7 +53,10 @@ locate_devices() {
 # PCI address of a device of the shape.
 pci_of() { lookup "$1" "$RIG_OUT/addresses"; }
 
-# Block device of a drive of the shape, found by serial number: names swap between boots.
+# bind DEVICE DRIVER
+bind() { pci_of "$1" >"/sys/bus/pci/drivers/$2/bind"; }
+
+# Block device of a drive of the shape, found by serial number.
 drive() {
 	local controller serial name
 	for controller in /sys/class/nvme/nvme*; do
@@ -91,6 +94,9 @@ digest() {
 
 # What the shape expects of a drive's DMA into a stand-in: direct, refused or corrupt.
 expected_peer() { lookup "$1-$2" "$RIG_OUT/peer"; }
+
+# Network interface of a NIC of the shape.
+interface_of() { (cd "/sys/bus/pci/devices/$(pci_of "$1")/net" && echo *); }
 
 # The port a device hangs on.
 port_above() {

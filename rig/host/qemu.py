@@ -19,7 +19,7 @@ CPUS = 2
 ACCELERATOR = "tcg,thread=single"
 
 #: Device numbers on the first root bus (q35 keeps 0x1f for itself, 0 is the host bridge).
-SLOT_ROOT_FILES, SLOT_OUT_FILES, SLOT_EXPANDER, SLOT_ROOT_PORT = 0x4, 0x5, 0x8, 0x10
+SLOT_ROOT_FILES, SLOT_OUT_FILES, SLOT_MODULE_FILES, SLOT_EXPANDER, SLOT_ROOT_PORT = 0x4, 0x5, 0x6, 0x8, 0x10
 #: Bus numbers of the host bridges of nodes 0 and 1 in a machine with two nodes.
 EXPANDER_BUSES = (0x40, 0x80)
 
@@ -67,8 +67,9 @@ def placements(shape):
     return found
 
 
-def command(shape, *, kernel_image, initramfs, root, out, images, cmdline):
-    """The whole command. `root` and `out` are the folders the guest sees, `images` from `drives()`."""
+def command(shape, *, kernel_image, initramfs, root, modules, out, images, cmdline):
+    """The whole command. `root`, `modules` (its kernel's) and `out` are the folders the guest sees,
+    `images` from `drives()`."""
     machine = "q35,kernel-irqchip=split" if shape.iommu else "q35"
     arguments = [QEMU, "-machine", machine, "-accel", ACCELERATOR, "-cpu", CPU_MODELS[shape.cpu]]
     arguments += ["-smp", f"{CPUS},sockets={shape.nodes},cores={CPUS // shape.nodes},threads=1"]
@@ -78,6 +79,7 @@ def command(shape, *, kernel_image, initramfs, root, out, images, cmdline):
     if shape.iommu:
         arguments += ["-device", "intel-iommu,intremap=on,caching-mode=on"]
     arguments += _shared_folder("root", root, SLOT_ROOT_FILES, ",readonly=on,multidevs=remap")
+    arguments += _shared_folder("modules", modules, SLOT_MODULE_FILES, ",readonly=on")
     arguments += _shared_folder("out", out, SLOT_OUT_FILES, "")
     arguments += _expanders(shape)
     for index, root_port in enumerate(shape.roots):

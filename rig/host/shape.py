@@ -59,6 +59,20 @@ class Shape:
     roots: tuple
     peer: dict = field(default_factory=dict)
 
+    def relations(self, one, other):
+        """What may be said to lie between two of its devices, in the usual names: PIX within a switch,
+        PHB across root ports of one host bridge, SYS across nodes. The ports of an `acs` switch claim
+        to be root ports (QEMU has no other model with ACS), which may be read as several switches."""
+        if self._root_of(one) == self._root_of(other):
+            return ("PIX", "PXB") if self.roots[self._root_of(one)].switch == "acs" else ("PIX",)
+        return ("PHB",) if self.node_of(one) == self.node_of(other) else ("SYS",)
+
+    def node_of(self, device):
+        return self.roots[self._root_of(device)].node
+
+    def _root_of(self, device):
+        return next(index for index, root in enumerate(self.roots) if device in root.devices)
+
     def devices(self, kind=None):
         found = [device for root in self.roots for device in root.devices if kind in (None, device.kind)]
         return sorted(found, key=lambda device: (device.kind, device.number))

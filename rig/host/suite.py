@@ -2,7 +2,7 @@
 
 import re
 
-from host import witness
+from host import mapped, witness
 from host.guest import TEST_LIMIT
 from host.outcome import ExitStatus, RigError, TestResult, Verdict
 
@@ -32,7 +32,7 @@ def tests_for(shape, folder):
 
 def results(shape, tests, ended, out):
     """One result per test asked for; a test that left no row failed, whatever the boot says."""
-    against = witness.contradictions(out)
+    against = {**mapped.contradictions(shape, out), **witness.contradictions(out)}
     rows = {name: (status, seconds, last) for name, status, seconds, last in ended.rows}
     if ended.broken:
         console = str(out / "console.log")

@@ -89,7 +89,7 @@ under_way drive-unbound
 pci_of nvme0 >/sys/bus/pci/drivers/nvme/unbind
 ended drive-unbound read-failed
 umount -l "${file%/*}"
-pci_of nvme0 >/sys/bus/pci/drivers/nvme/bind
+bind nvme0 nvme
 wait_until 10 drive nvme0 || failures+="nvme0 did not come back. "
 
 dmesg | grep -E 'BUG:|Oops|Kernel panic' && failures+="the kernel complained. "

@@ -79,7 +79,14 @@ class Placing(unittest.TestCase):
         machine = shape.parse("small", text)
         images = qemu.drives(machine, out)
         return qemu.command(
-            machine, kernel_image="k", initramfs="i", root=Path("/"), out=out, images=images, cmdline=""
+            machine,
+            kernel_image="k",
+            initramfs="i",
+            root=Path("/"),
+            modules=Path("/m"),
+            out=out,
+            images=images,
+            cmdline="",
         )
 
     def test_a_slow_drive_is_slowed_down_for_reads(self):
