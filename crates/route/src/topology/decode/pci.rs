@@ -39,11 +39,11 @@ pub(super) fn decode(
     if names.is_empty() {
         // No function, no right to look and nobody who looked are three things.
         let why = match snapshot.get(DEVICES) {
-            Some(Observation::Value(_)) => "there are none".to_owned(),
-            Some(seen) => seen.shows(),
-            None => "not looked at".into(),
+            Some(Observation::Value(_)) => None,
+            Some(seen) => Some(seen.shows()),
+            None => Some("not looked at".into()),
         };
-        oddities.push(Oddity::new(DEVICES, format!("no PCI function: {why}")));
+        oddities.extend(why.map(|why| Oddity::new(DEVICES, format!("no PCI functions: {why}"))));
     }
     for name in names {
         let at = format!("{DEVICES}/{name}");
