@@ -87,7 +87,8 @@ fn shortcomings(topology: &Topology) -> Option<&'static str> {
     let rdma = topology.nics.iter().any(|nic| !nic.ports.is_empty());
     match (topology.gpus.is_empty(), rdma) {
         _ if topology.pci.is_empty() => Some(
-            "No PCI function was seen, so whether there are GPUs or RDMA adapters is not known.",
+            "No PCI function was seen, and so neither GPU nor RDMA adapter: data goes into host memory \
+             here.",
         ),
         (true, true) => Some("No GPU was found: data goes into host memory here."),
         (true, false) => Some(
@@ -178,6 +179,7 @@ fn paragraph(text: &str, columns: usize) -> String {
 #[cfg(test)]
 mod tests {
     use crowfly_route::fixture::{Fixture, machines, speed};
+    use crowfly_route::snapshot::Observation;
     use unicode_width::UnicodeWidthStr;
 
     use super::*;
@@ -236,7 +238,9 @@ mod tests {
     }
 
     #[test]
-    fn given_nothing_that_could_be_looked_at() {
-        insta::assert_snapshot!(map(&Fixture::new()));
+    fn given_pci_functions_that_nobody_could_look_at() {
+        let mut machine = Fixture::new();
+        machine.observe("/sys/bus/pci/devices", Observation::Denied);
+        insta::assert_snapshot!(map(&machine));
     }
 }
