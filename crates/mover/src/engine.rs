@@ -507,6 +507,14 @@ impl Transfer {
         Ok(transfer)
     }
 
+    /// Tells the receipt which routes there are between the two places, where they were looked up
+    /// while the bytes already moved.
+    pub fn consider(&mut self, candidates: Vec<Candidate>) {
+        if let Some(account) = &mut self.account {
+            account.candidates = candidates;
+        }
+    }
+
     /// Bytes asked for.
     pub const fn total(&self) -> Bytes {
         self.total

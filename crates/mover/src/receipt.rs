@@ -182,25 +182,7 @@ impl Account {
 
     /// The route that a path stands for: the candidate that describes it, or a bare one.
     fn route(&self, path: Path) -> Route {
-        let through_cache = |route: &Route| {
-            let cache = |hop: &Hop| {
-                matches!(
-                    &hop.to,
-                    Stop::Host {
-                        use_: HostUse::PageCache,
-                        ..
-                    }
-                )
-            };
-            route.hops.iter().any(cache)
-        };
-        let fits = |route: &&Route| match path {
-            Path::Cached => through_cache(route) && route.class() == Class::Staged,
-            Path::Mapped => false,
-            _ => route.class() == Class::Direct,
-        };
-        let known = self.candidates.iter().map(|c| &c.route).find(fits);
-        known
+        described(path, &self.candidates)
             .cloned()
             .unwrap_or_else(|| bare_route(path, &self.from, &self.to))
     }
@@ -331,6 +313,21 @@ impl Account {
     }
 }
 
+/// The name under which the search for routes knows a path.
+const fn route_name(path: Path) -> &'static str {
+    match path {
+        Path::Peer => "peer-to-peer",
+        Path::Cached => "page-cache",
+        Path::Mapped => "page-cache-mapped",
+        _ => "o-direct",
+    }
+}
+
+fn described(path: Path, candidates: &[Candidate]) -> Option<&Route> {
+    let mut routes = candidates.iter().map(|candidate| &candidate.route);
+    routes.find(|route| route.name == route_name(path))
+}
+
 /// A path's route when no topology is known: the same hops without named links or rates.
 fn bare_route(path: Path, from: &Place, to: &Place) -> Route {
     let drive = Stop::Drive {
@@ -355,31 +352,52 @@ fn bare_route(path: Path, from: &Place, to: &Place) -> Route {
     let dma = || Carrier::Dma {
         device: "drive".into(),
     };
-    let (name, hops) = match path {
-        Path::Cached => (
-            "page-cache",
+    let hops = match path {
+        Path::Cached => {
+            let copy = Carrier::Cpu {
+                work: CpuWork::KernelCopy,
+            };
             vec![
                 hop(drive, host(HostUse::PageCache), dma()),
-                hop(
-                    host(HostUse::PageCache),
-                    end,
-                    Carrier::Cpu {
-                        work: CpuWork::KernelCopy,
-                    },
-                ),
-            ],
-        ),
-        Path::Mapped => (
-            "page-cache-mapped",
-            vec![hop(drive, host(HostUse::PageCache), dma())],
-        ),
-        Path::Peer => ("peer-to-peer", vec![hop(drive, end, dma())]),
-        _ => ("o-direct", vec![hop(drive, end, dma())]),
+                hop(host(HostUse::PageCache), end, copy),
+            ]
+        }
+        Path::Mapped => vec![hop(drive, host(HostUse::PageCache), dma())],
+        _ => vec![hop(drive, end, dma())],
     };
     Route {
-        name: name.into(),
+        name: route_name(path).into(),
         from: from.clone(),
         to: to.clone(),
         hops,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crowfly_route::fixture::machines;
+    use crowfly_route::search;
+
+    use super::*;
+
+    #[test]
+    fn every_path_into_memory_is_a_route_that_the_search_knows() {
+        let machine = machines::dgx_h100();
+        let snapshot = machine.snapshot();
+        let from = Place::Drive("nvme0".into());
+        let found = |to: &str| {
+            let to = to.parse().expect("a place");
+            search::candidates(&machine.topology(), Some(&snapshot), &from, &to).expect("routes")
+        };
+        let to_host = found("host");
+        for path in Path::ALL.into_iter().filter(|path| *path != Path::Peer) {
+            let known = described(path, &to_host).map(Route::counters);
+            let bare = bare_route(path, &from, &Place::Host(None)).counters();
+            let expected = crowfly_route::hop::Counters {
+                pcie_hops: 2,
+                ..bare
+            };
+            assert_eq!(known, Some(expected), "{path}");
+        }
     }
 }

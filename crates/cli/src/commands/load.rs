@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use clap::Args;
 use crowfly_mover::checkpoint::select::{RankSlice, Selection, Selector};
 use crowfly_mover::checkpoint::{Checkpoint, Note};
-use crowfly_mover::{Destination, Engine, Request, Settings, Verify};
+use crowfly_mover::{Destination, Engine, Loaded, Piece, Request, Settings, Verify};
 use crowfly_route::obstacle::{Code, Obstacle};
 use crowfly_route::place::Place;
 use crowfly_route::policy::Policy;
@@ -93,31 +93,8 @@ pub fn run(args: &LoadArgs, out: &mut Output) -> Result<Exit, Failure> {
         })?;
         return Ok(Exit::Ok);
     }
-    let request = Request {
-        destination: destination(args)?,
-        policy: args.policy,
-        path: args.way,
-        verify: if args.verify {
-            Verify::Compare
-        } else {
-            Verify::No
-        },
-        ..Request::to_host(
-            Place::File(args.path.display().to_string()),
-            transfer::pieces(&checkpoint, &selection)?,
-        )
-    };
-    let engine = Engine::new(Settings {
-        budget: args.budget,
-        ..Settings::default()
-    });
-    let interrupted = interrupt::watch()?;
-    let loaded = transfer::follow(
-        engine.load(request)?,
-        &format!("loading {}", args.path.display()),
-        &out.progress(),
-        &interrupted,
-    )?;
+    let pieces = transfer::pieces(&checkpoint, &selection)?;
+    let loaded = load(args, pieces, out)?;
     let load = Load {
         schema: LOAD_SCHEMA,
         path: args.path.clone(),
@@ -132,6 +109,38 @@ pub fn run(args: &LoadArgs, out: &mut Output) -> Result<Exit, Failure> {
         render::load::render(&load, columns, detailed)
     })?;
     Ok(Exit::Ok)
+}
+
+fn load(args: &LoadArgs, pieces: Vec<Piece>, out: &Output) -> Result<Loaded, Failure> {
+    let destination = destination(args)?;
+    let (files, to) = (pieces.clone(), destination.place());
+    let look = move || transfer::Machine::here()?.routes(&files, &to);
+    let mut request = Request {
+        destination,
+        policy: args.policy,
+        path: args.way,
+        verify: if args.verify {
+            Verify::Compare
+        } else {
+            Verify::No
+        },
+        ..Request::to_host(transfer::place(&args.path), pieces)
+    };
+    let engine = Engine::new(Settings {
+        budget: args.budget,
+        ..Settings::default()
+    });
+    let what = format!("loading {}", args.path.display());
+    let interrupted = interrupt::watch()?;
+    if args.policy == Policy::Require {
+        // A refusal names what stands in the way, so that has to be known before the first byte.
+        request.candidates = look()?;
+        let transfer = engine.load(request)?;
+        return transfer::follow(transfer, &what, &out.progress(), &interrupted);
+    }
+    let mut transfer = engine.load(request)?;
+    transfer.consider(look()?);
+    transfer::follow(transfer, &what, &out.progress(), &interrupted)
 }
 
 fn select(args: &LoadArgs, checkpoint: &Checkpoint) -> Result<Selection, Failure> {

@@ -5,14 +5,13 @@ use std::path::{Path, PathBuf};
 use clap::Args;
 use crowfly_mover::checkpoint::Checkpoint;
 use crowfly_mover::checkpoint::select::Selector;
+use crowfly_route::hop::{Candidate, Capacity};
 use crowfly_route::place::Place;
-use crowfly_route::topology::Topology;
 use crowfly_route::units::Bytes;
 
 use super::transfer;
 use crate::failure::{Exit, Failure};
 use crate::interrupt;
-use crate::machine::MachineArgs;
 use crate::output::Output;
 use crate::render;
 use contest::Way;
@@ -77,10 +76,14 @@ fn race(
     let checkpoint = Checkpoint::open(path)?;
     let selection = Selector::default().select(&checkpoint)?;
     let pieces = transfer::pieces(&checkpoint, &selection)?;
-    let from = Place::File(path.display().to_string());
-    let topology = Topology::from_snapshot(&MachineArgs::default().look()?);
-    let mut ways = Way::to_host(&[]);
-    ways.extend(Way::to_peer(&topology, Vec::new()));
+    let from = transfer::place(path);
+    let machine = transfer::Machine::here()?;
+    let routes = |to: &Place| machine.routes(&pieces, to);
+    let to_host = routes(&Place::Host(None))?;
+    let mut ways = Way::to_host(&to_host);
+    if let Some(peer) = contest::roomiest_peer(&machine.topology) {
+        ways.push(Way::to_peer(peer, routes(&Place::Peer(peer))?));
+    }
     let outcome = contest::run(&from, &pieces, &ways, runs, out, interrupted)?;
     let race = Race {
         schema: RACE_SCHEMA,
@@ -91,9 +94,16 @@ fn race(
         ceiling: None,
         lanes: outcome.lanes,
         missing: outcome.missing,
-        to_gpu: Vec::new(),
+        to_gpu: routes(&Place::Gpu(0))?,
     };
-    Ok(race.settle(None))
+    Ok(race.settle(ceiling(&to_host)))
+}
+
+/// What the machine's links allow into host memory; `None` where no link's rate is known.
+fn ceiling(to_host: &[Candidate]) -> Option<Capacity> {
+    let ceilings = to_host.iter().filter_map(|c| c.route.ceiling());
+    let highest = ceilings.max_by(|a, b| a.capacity.rate.0.total_cmp(&b.capacity.rate.0))?;
+    (highest.unknown_hops == 0).then_some(highest.capacity)
 }
 
 /// Finds out before the race, not after it, that the picture has nowhere to go.

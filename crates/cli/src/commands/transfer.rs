@@ -1,14 +1,21 @@
-//! What every command that moves bytes does around the engine: open the files, show progress,
-//! stop on Ctrl-C.
+//! What every command that moves bytes does around the engine: open the files, look up the routes,
+//! show progress, stop on Ctrl-C.
 
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
+use crowfly_machine::{Options, Root, capture};
 use crowfly_mover::checkpoint::Checkpoint;
 use crowfly_mover::checkpoint::select::Selection;
 use crowfly_mover::{Loaded, Piece, Source, Transfer};
+use crowfly_route::hop::Candidate;
+use crowfly_route::place::Place;
+use crowfly_route::search::candidates;
+use crowfly_route::snapshot::Snapshot;
+use crowfly_route::topology::Topology;
 
 use crate::failure::Failure;
 use crate::interrupt;
@@ -36,6 +43,47 @@ pub fn pieces(checkpoint: &Checkpoint, selection: &Selection) -> Result<Vec<Piec
         }));
     }
     Ok(pieces)
+}
+
+/// This machine, as far as a transfer needs to know it.
+#[derive(Debug)]
+pub struct Machine {
+    snapshot: Snapshot,
+    /// Its graph.
+    pub topology: Topology,
+}
+
+impl Machine {
+    /// Looks at this machine, without loading vendors' libraries into a process that moves data.
+    pub fn here() -> Result<Self, Failure> {
+        let mut options = Options::default();
+        options.libraries = false;
+        let snapshot = capture(&Root::live()?, &options);
+        let topology = Topology::from_snapshot(&snapshot);
+        Ok(Self { snapshot, topology })
+    }
+
+    /// The routes from the files of some pieces to a place, the best first.
+    pub fn routes(&self, pieces: &[Piece], to: &Place) -> Result<Vec<Candidate>, Failure> {
+        let Some(piece) = pieces.first() else {
+            return Ok(Vec::new());
+        };
+        // Links are followed: model caches are folders of links to files that lie elsewhere.
+        let path = piece.source.path();
+        let file = path
+            .canonicalize()
+            .map_err(|e| Failure::reading(path, &e))?;
+        let from = Place::File(file.display().to_string());
+        let found = candidates(&self.topology, Some(&self.snapshot), &from, to);
+        Ok(found?)
+    }
+}
+
+/// How a path that the user gave stands in a receipt: so that it still means something elsewhere.
+pub fn place(path: &Path) -> Place {
+    let absolute = std::path::absolute(path);
+    let path = absolute.as_deref().unwrap_or(path);
+    Place::File(path.display().to_string())
 }
 
 /// Waits for a transfer, with its progress on the screen and an ear for Ctrl-C.

@@ -61,7 +61,7 @@ impl From<SearchError> for Failure {
             SearchError::NoSuchDevice { .. } => Exit::NoInput,
             _ => Exit::Usage,
         };
-        let failure = Self::new(error.code(), exit, error.to_string());
+        let failure = Self::new(error.code(), exit, sentence(&error));
         failure.maybe_hint(error.hint().as_deref())
     }
 }

@@ -45,20 +45,25 @@ impl Way {
             .collect()
     }
 
-    /// The drive's own DMA into memory that a device publishes; `None` where none does.
-    pub fn to_peer(topology: &Topology, candidates: Vec<Candidate>) -> Option<Self> {
-        let published = topology.pci.iter().filter_map(|(address, function)| {
-            let memory = function.peer_memory.filter(|memory| memory.published)?;
-            Some((address, memory.available))
-        });
-        let (address, _) = published.max_by_key(|(_, available)| *available)?;
-        Some(Self {
+    /// The drive's own DMA into memory that a device publishes.
+    pub fn to_peer(address: PciAddress, candidates: Vec<Candidate>) -> Self {
+        Self {
             name: Path::Peer.to_string(),
             path: Path::Peer,
-            destination: Destination::Peer(*address),
+            destination: Destination::Peer(address),
             candidates,
-        })
+        }
     }
+}
+
+/// The device with the most peer memory left, of those that publish it to drives.
+pub fn roomiest_peer(topology: &Topology) -> Option<PciAddress> {
+    let published = topology.pci.iter().filter_map(|(address, function)| {
+        let memory = function.peer_memory.filter(|memory| memory.published)?;
+        Some((*address, memory.available))
+    });
+    let roomiest = published.max_by_key(|(_, available)| *available);
+    roomiest.map(|(address, _)| address)
 }
 
 /// What came of a contest.
