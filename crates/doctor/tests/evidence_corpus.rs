@@ -4,6 +4,7 @@
 use std::path::{Path, PathBuf};
 
 use crowfly_doctor::evidence::{Artefact, Document, Format, read};
+use crowfly_waive::{record, waived};
 
 /// Folders of the collection and the formats that their files may have.
 const KINDS: &[(&str, &[Format])] = &[
@@ -62,8 +63,7 @@ fn judge(document: &Document, formats: &[Format]) -> Result<(), String> {
 #[test]
 fn given_real_pastes_then_each_is_recognised_and_says_something() {
     let Some(folder) = collection() else {
-        println!("waived: no collection of real pastes beside the workspace");
-        return;
+        waived!("no collection of real pastes beside the workspace");
     };
     let (mut right, mut wrong) = (0, Vec::new());
     for (kind, formats) in KINDS {
@@ -91,8 +91,7 @@ fn given_real_pastes_then_each_is_recognised_and_says_something() {
 #[test]
 fn given_real_logs_then_the_counts_of_their_channels_are_right() {
     let Some(folder) = collection() else {
-        println!("waived: no collection of real pastes beside the workspace");
-        return;
+        waived!("no collection of real pastes beside the workspace");
     };
     // By grep: channels with and without /GDRDMA, and cut ones.
     for (file, gdr, plain, cut) in [
@@ -109,7 +108,7 @@ fn given_real_logs_then_the_counts_of_their_channels_are_right() {
         ("15.txt", 0, 8, 0),
     ] {
         let Ok(bytes) = std::fs::read(folder.join("nccl-log").join(file)) else {
-            println!("waived: {file} is not in the collection");
+            record(&format!("{file} is not in the collection"));
             continue;
         };
         let document = read(file, &bytes);

@@ -544,7 +544,6 @@ impl Transfer {
         for worker in self.workers.drain(..) {
             died |= worker.join().is_err();
         }
-        let wall = self.job.started.elapsed();
         if let Some(error) = self.job.failure() {
             return Err(error);
         }
@@ -558,7 +557,7 @@ impl Transfer {
             publication.publish()?;
         }
         let account = self.account.take().ok_or(TransferError::WorkerDied)?;
-        let receipt = account.settle(&self.job, wall, self.total)?;
+        let receipt = account.settle(&self.job, self.total)?;
         Ok(Loaded {
             regions: std::mem::take(&mut self.regions),
             receipt,

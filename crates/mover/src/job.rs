@@ -5,7 +5,7 @@ use std::fs::File;
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use crowfly_route::obstacle::Obstacle;
 use crowfly_route::receipt::CpuSeconds;
@@ -180,7 +180,9 @@ pub(crate) struct Job {
     tuner: Mutex<Tuner>,
     fresh: FreshMemory,
     ledger: Mutex<Ledger>,
-    pub started: Instant,
+    started: Instant,
+    /// Nanoseconds after `started`.
+    last_landed: AtomicU64,
 }
 
 fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -211,6 +213,7 @@ impl Job {
             fresh: FreshMemory::default(),
             ledger: Mutex::default(),
             started: Instant::now(),
+            last_landed: AtomicU64::new(0),
         }
     }
 
@@ -270,7 +273,15 @@ impl Job {
 
     pub(crate) fn landed(&self, bytes: u64) {
         self.moved.fetch_add(bytes, Ordering::Relaxed);
-        locked(&self.tuner).completed(self.started.elapsed(), bytes);
+        let now = self.started.elapsed();
+        let nanos = u64::try_from(now.as_nanos()).unwrap_or(u64::MAX);
+        self.last_landed.fetch_max(nanos, Ordering::Relaxed);
+        locked(&self.tuner).completed(now, bytes);
+    }
+
+    /// From the start to the last completion, however late the caller comes to ask.
+    pub(crate) fn wall(&self) -> Duration {
+        Duration::from_nanos(self.last_landed.load(Ordering::Relaxed))
     }
 
     /// Bytes of the request that have arrived so far.

@@ -3,7 +3,6 @@
 
 use std::ops::Range;
 use std::os::fd::AsFd;
-use std::time::Duration;
 
 use crowfly_route::hop::{Candidate, Capacity, Carrier, Class, CpuWork, Hop, HostUse, Route, Stop};
 use crowfly_route::obstacle::{Code, Confidence, Fix, Obstacle};
@@ -43,12 +42,7 @@ pub(crate) struct Account {
 }
 
 impl Account {
-    pub(crate) fn settle(
-        self,
-        job: &Job,
-        wall: Duration,
-        requested: Bytes,
-    ) -> Result<Receipt, TransferError> {
+    pub(crate) fn settle(self, job: &Job, requested: Bytes) -> Result<Receipt, TransferError> {
         for piece in &self.pieces {
             piece.source.unchanged()?;
         }
@@ -67,7 +61,7 @@ impl Account {
             bounced: Bytes(ledger.bounced + through_cache),
             overread: Bytes(ledger.overread),
             retries: ledger.retries,
-            wall_seconds: wall.as_secs_f64(),
+            wall_seconds: job.wall().as_secs_f64(),
             cpu: ledger.cpu,
             ceiling,
             obstacles: self.obstacles(&ledger, &shares),

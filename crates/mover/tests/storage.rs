@@ -5,12 +5,13 @@ use std::ops::Range;
 use std::path::{Path as FsPath, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
 
 use crowfly_mover::{
     BLOCK, Destination, Engine, HUGE_PAGE, Loaded, Piece, Region, Request, SaveRequest, Settings,
     Sink, Source, TransferError, Verify,
 };
-use crowfly_route::hop::Class;
+use crowfly_route::hop::{Candidate, Class, Route};
 use crowfly_route::obstacle::Code;
 use crowfly_route::place::Place;
 use crowfly_route::policy::Policy;
@@ -454,4 +455,42 @@ fn given_require_and_unaligned_memory_the_save_is_refused_and_preferring_says_wh
     let receipt = save(&target, region, Policy::Prefer, None).expect("copies");
     assert_eq!(receipt.obstacles[0].code, Code::Unaligned);
     assert!(std::fs::read(&target).expect("there") == fixture.bytes[100..]);
+}
+
+#[test]
+fn given_a_caller_who_comes_late_the_wall_time_still_ends_with_the_last_byte() {
+    let fixture = file(HUGE_PAGE);
+    let source = source(&fixture.path);
+    let started = Instant::now();
+    let transfer = Engine::default().load(request(&source, 0..source.size()));
+    let transfer = transfer.expect("starts");
+    while !transfer.is_finished() {
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    let finished = started.elapsed();
+    std::thread::sleep(finished + Duration::from_millis(20));
+    let receipt = transfer.wait().expect("loads").receipt;
+    assert!(receipt.wall_seconds > 0.0);
+    assert!(receipt.wall_seconds <= finished.as_secs_f64());
+}
+
+#[test]
+fn given_routes_that_became_known_meanwhile_the_receipt_names_the_one_taken() {
+    let fixture = file(BLOCK);
+    let source = source(&fixture.path);
+    let mut cached = request(&source, 0..source.size());
+    cached.path = Some(Path::Cached);
+    let route = Route {
+        name: "page-cache".into(),
+        from: Place::Drive("nvme7".into()),
+        to: Place::Host(None),
+        hops: Vec::new(),
+    };
+    let mut transfer = Engine::default().load(cached).expect("starts");
+    transfer.consider(vec![Candidate {
+        route: route.clone(),
+        obstacles: Vec::new(),
+    }]);
+    let receipt = transfer.wait().expect("loads").receipt;
+    assert_eq!(receipt.route, route);
 }
