@@ -2,6 +2,7 @@
 
 use crowfly_route::hop::{Candidate, Class, Standing};
 use crowfly_route::obstacle::Obstacle;
+use crowfly_route::place::Place;
 use crowfly_route::units::{Bytes, significant};
 
 use super::cell::Cell;
@@ -117,7 +118,11 @@ fn footer(race: &Race) -> String {
 fn to_gpu(candidates: &[Candidate], columns: usize) -> String {
     let mut direct = candidates
         .iter()
-        .filter(|candidate| candidate.route.class() == Class::Direct)
+        .filter(|candidate| {
+            let route = &candidate.route;
+            // Without a GPU the search adds what host memory could have instead.
+            matches!(route.to, Place::Gpu(_)) && route.class() == Class::Direct
+        })
         .peekable();
     if direct.peek().is_none() {
         return String::new();
@@ -145,7 +150,6 @@ fn to_gpu(candidates: &[Candidate], columns: usize) -> String {
 mod tests {
     use crowfly_route::hop::Route;
     use crowfly_route::obstacle::Code;
-    use crowfly_route::place::Place;
 
     use super::super::obstacle::tests::{across_sockets, no_storage_driver};
     use super::*;
@@ -180,7 +184,9 @@ mod tests {
     #[test]
     fn given_an_open_direct_route_only_what_slows_it_is_told() {
         let mut race = race().settle(None);
-        race.to_gpu = vec![candidate("p2pdma", vec![across_sockets()])];
+        let mut host = candidate("o-direct", vec![]);
+        host.route.to = Place::Host(None);
+        race.to_gpu = vec![host, candidate("p2pdma", vec![across_sockets()])];
         let text = crate::render::plain(&render(&race, 80));
         assert!(
             text.contains("The direct route to a GPU is open\np2pdma\nslows     across-sockets")
