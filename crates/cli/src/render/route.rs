@@ -68,7 +68,7 @@ fn row(plan: &Plan, way: &Way, first: bool) -> Vec<Cell> {
         .map(|c| [c.copies, c.cpu_touches, c.pcie_hops, c.host_ram_passes]);
     match counts {
         Some(counts) => cells.extend(counts.map(|count| count.to_string().into())),
-        None => cells.extend([const { () }; 4].map(|()| Cell::nothing())),
+        None => cells.extend(std::iter::repeat_n(Cell::nothing(), 4)),
     }
     cells
 }
