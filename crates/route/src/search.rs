@@ -47,6 +47,7 @@ use crate::place::{Memory, Place};
 use crate::snapshot::Snapshot;
 use crate::topology::Topology;
 
+mod adapters;
 mod draft;
 mod fabric;
 mod file_systems;

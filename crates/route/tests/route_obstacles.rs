@@ -258,7 +258,7 @@ fn given_a_plain_user_what_acs_does_is_open_and_the_direct_way_unproven() {
     );
     let unreadable = obstacle(&direct, Code::PathUnreadable);
     assert_eq!(unreadable.effect, Effect::Unproven);
-    assert_eq!(unreadable.evidence[0].shows, "64 bytes of 4096");
+    assert_eq!(unreadable.evidence[0].shows, "the first 64 bytes of 4096");
     assert_eq!(direct.standing(), Standing::Unproven);
 }
 
@@ -639,7 +639,8 @@ fn given_the_nearest_port_is_down_the_next_adapter_is_offered_beside_it() {
 
 #[test]
 fn given_no_rdma_device_the_sockets_are_what_is_left() {
-    let machine = machines::laptop();
+    let mut machine = machines::laptop();
+    machine.observe("/sys/class/infiniband", Observation::Absent);
     let found = search(&machine, "host", "remote:host").expect("both exist");
     let order: Vec<(&str, Standing)> = found
         .iter()
@@ -649,7 +650,42 @@ fn given_no_rdma_device_the_sockets_are_what_is_left() {
         order,
         [("sockets", Standing::Open), ("rdma", Standing::Blocked)]
     );
-    obstacle(&found[1], Code::NoRdmaDevice);
+    let none = obstacle(&found[1], Code::NoRdmaDevice);
+    assert_eq!(none.evidence[0].shows, "absent");
+}
+
+#[test]
+fn given_a_file_of_pci_functions_alone_whether_an_adapter_does_rdma_is_open() {
+    let mut ready = Server::ready(xeon);
+    for class in ["infiniband", "net"] {
+        ready.machine.forget(&format!("/sys/class/{class}"));
+    }
+    let topology = ready.machine.topology();
+    let way = |from: &str, to: &str, name: &str| {
+        let found = search::candidates(&topology, None, &place(from), &place(to));
+        let named = |c: &Candidate| c.route.name == name;
+        found
+            .expect("both exist")
+            .into_iter()
+            .find(named)
+            .expect(name)
+    };
+    let nic = format!("nic:{}", ready.nic);
+    let rdma = way(&nic, "host", "rdma");
+    assert_eq!(codes(&rdma), [("no-rdma-device", Effect::Unproven)]);
+    let sockets = way(&nic, "host", "sockets");
+    assert_eq!(codes(&sockets), [("port-down", Effect::Unproven)]);
+    let remote = way("gpu:0", "remote:gpu:0", "gpudirect-rdma");
+    assert_eq!(remote.standing(), Standing::Unproven);
+    assert_eq!(remote.route.counters().pcie_hops, 4);
+}
+
+#[test]
+fn given_an_interface_whose_state_was_not_looked_at_it_is_not_called_down() {
+    let mut ready = Server::ready(xeon);
+    ready.machine.forget("/sys/class/net/ib0/operstate");
+    let sockets = candidate(&ready.machine, "nic:mlx5_0", "host", "sockets");
+    assert_eq!(codes(&sockets), [("port-down", Effect::Unproven)]);
 }
 
 #[test]

@@ -129,7 +129,7 @@ impl World<'_> {
         }
         let unknown = format!(
             "Whether access control (ACS) sends the traffic between {names} up to the CPU could not be read \
-             on {}: the kernel shows that part of configuration space to root only",
+             on {}",
             list(&unreadable)
         );
         // Where the CPU routes peers anyway, the kernel allows both ways.
@@ -148,16 +148,20 @@ impl World<'_> {
                 .seen
                 .0
                 .and_then(|snapshot| snapshot.bytes(&config(*port)));
-            let decoded = seen.map_or("not readable".into(), |bytes| {
-                format!("{} bytes of 4096", bytes.len())
-            });
+            let decoded = match (self.seen.get(&config(*port)), seen) {
+                (_, Some(bytes)) => format!("the first {} bytes of 4096", bytes.len()),
+                (Some(refused), None) => refused.shows(),
+                (None, None) => "not looked at".into(),
+            };
             Evidence::new(config(*port), decoded)
         });
-        let fix = Fix::by_hand("Run the same command as root, or capture the machine as root.")
-            .checked_by(format!(
-                "sudo setpci -s {} ECAP_ACS+6.w",
-                unreadable.last()?
-            ));
+        let fix = Fix::by_hand(
+            "Look, or capture the machine, as root: the kernel shows others too little.",
+        )
+        .checked_by(format!(
+            "sudo setpci -s {} ECAP_ACS+6.w",
+            unreadable.last()?
+        ));
         Some(obstacle.proved_by(evidence).fixed_by(fix))
     }
 

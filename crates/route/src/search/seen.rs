@@ -62,6 +62,14 @@ impl<'a> Seen<'a> {
             .fold(Truth::No, |truth, key| truth.or(self.exists(key)))
     }
 
+    /// Whether anybody looked into a directory: at it, or at something in it.
+    pub(super) fn looked_below(self, directory: &str) -> bool {
+        let below = format!("{directory}/");
+        self.0.is_some_and(|snapshot| {
+            snapshot.get(directory).is_some() || snapshot.under(&below).next().is_some()
+        })
+    }
+
     /// What was seen at a key, for a person.
     pub(super) fn quote(self, key: impl Into<String>) -> Evidence {
         let key = key.into();

@@ -73,10 +73,20 @@ fn host(cpu: Node<'_, '_>) -> Host {
     let text = |name| cpu.attribute(name).map(str::to_owned);
     Host {
         cpu_vendor: text("vendor"),
-        cpu_family: xml::number(cpu, "familyid"),
+        cpu_family: xml::number(cpu, "familyid").map(family),
         cpu_model: xml::number(cpu, "modelid"),
         machine: text("arch"),
         ..Host::default()
+    }
+}
+
+/// NCCL writes base and extended family as `base + (extended << 4)`, where everybody else adds them
+/// and only to a base of 15: Zen 4 is 175 there and 25 elsewhere. Files that people wrote by hand
+/// have the usual number, which ends in no 15.
+fn family(written: u32) -> u32 {
+    match (written & 0xf, written >> 4) {
+        (0xf, extended) => 0xf + extended,
+        _ => written,
     }
 }
 
@@ -295,4 +305,18 @@ fn speed(node: Node<'_, '_>) -> Option<PcieSpeed> {
         generation: PcieGeneration::from_gigatransfers(node.attribute("link_speed")?)?,
         width: PcieSpeed::WIDTHS.contains(&width).then_some(width)?,
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::family;
+
+    #[test]
+    fn families_read_as_nccl_writes_them_and_as_people_do() {
+        assert_eq!(family(175), 25);
+        assert_eq!(family(143), 23);
+        assert_eq!(family(111), 21, "Bulldozer, which is no Zen");
+        assert_eq!(family(23), 23);
+        assert_eq!(family(6), 6);
+    }
 }
