@@ -112,6 +112,20 @@ fn given_channels_then_they_gather_into_connections_with_exact_totals() {
 }
 
 #[test]
+fn given_path_listings_then_distances_read_by_name_without_a_release() {
+    let log = log("\
+alpha:1:2 [0] NCCL INFO GPU/0-1b000 :GPU/0-1b000 (0/5000.0/LOC) CPU/0-0 (3/24.0/PHB) NET/0-0 (5/12.0/SYS)
+beta:1:2 [0] NCCL INFO GPU/0-1b000 :GPU/0-1b000 (0/5000.0/LOC) CPU/0-0 (3/24.0/PHB) NET/0-0 (5/12.0/SYS)
+");
+    assert_eq!((log.paths.len(), log.paths[0].by.len()), (1, 2));
+    let path = &log.paths[0].what;
+    assert_eq!(
+        (path.to.as_str(), path.kind.to_string().as_str()),
+        ("NET/0-0", "SYS")
+    );
+}
+
+#[test]
 fn given_a_distance_then_it_decodes_by_the_release_of_the_log() {
     let log = log(TWO_RANKS);
     let pair = &log.gdr_pairs[0].what;

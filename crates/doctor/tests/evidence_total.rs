@@ -3,6 +3,7 @@
 #[path = "evidence/samples.rs"]
 mod samples;
 
+use crowfly_doctor::evidence::intake::MAX_SECTIONS;
 use crowfly_doctor::evidence::{Document, Format, Intake, read};
 use proptest::prelude::*;
 use samples::SAMPLES;
@@ -133,6 +134,28 @@ fn given_bytes_that_are_no_text_then_their_kind_is_said() {
 }
 
 #[test]
+fn given_a_progress_bar_then_what_is_written_over_it_is_read() {
+    let document = read(
+        "x",
+        b"loading 10%\rloading 20%\ra:1:1 [0] NCCL INFO Using network IB\nloading\r\n",
+    );
+    assert_eq!(document.sections.len(), 1);
+    assert_eq!(
+        (document.sections[0].format, document.sections[0].first.0),
+        (Format::NcclLog, 1)
+    );
+    assert_eq!((document.lines, document.unread.lines), (2, 3));
+}
+
+#[test]
+fn given_more_artefacts_than_the_limit_then_the_rest_is_counted_as_unread() {
+    let one = "```\nCA 'mlx5_0'\n\tPort 1:\n```\n";
+    let document = read("x", one.repeat(MAX_SECTIONS + 3).as_bytes());
+    assert_eq!(document.sections.len(), MAX_SECTIONS);
+    assert_eq!(document.unread.lines, 6);
+}
+
+#[test]
 fn given_hostile_lengths_then_reading_ends() {
     // Anything quadratic would not end today.
     const LENGTH: usize = 3 << 20;
@@ -245,7 +268,10 @@ proptest! {
     }
 
     #[test]
-    fn pieces_of_any_size_give_the_same_reading(bytes in mutated(), step in 1..200_usize) {
+    fn pieces_of_any_size_give_the_same_reading(
+        bytes in prop_oneof![mutated(), prop::collection::vec(any::<u8>(), 0..1500)],
+        step in 1..200_usize,
+    ) {
         let mut intake = Intake::new("x");
         for piece in bytes.chunks(step) {
             intake.feed(piece);

@@ -33,6 +33,8 @@ pub fn read(source: impl Into<SourceName>, bytes: &[u8]) -> Document {
 /// Reads one source piece by piece.
 pub struct Intake {
     source: SourceName,
+    /// The first bytes, until there are enough of them to tell what they are.
+    head: Option<Vec<u8>>,
     /// A line whose end has not arrived.
     carry: Vec<u8>,
     /// The line was longer than [`MAX_LINE_BYTES`] and has been read; what remains of it is skipped.
@@ -46,6 +48,7 @@ impl Intake {
     pub fn new(source: impl Into<SourceName>) -> Self {
         Self {
             source: source.into(),
+            head: Some(Vec::new()),
             carry: Vec::new(),
             skipping: false,
             lines: 0,
@@ -55,14 +58,31 @@ impl Intake {
 
     /// Takes the next bytes, cut anywhere.
     pub fn feed(&mut self, bytes: &[u8]) {
-        let mut rest = bytes;
-        if self.lines == 0 && self.carry.is_empty() {
-            rest = rest.strip_prefix(b"\xef\xbb\xbf").unwrap_or(rest);
-            self.desk.unread.binary = binary_kind(&rest[..rest.len().min(SNIFF_BYTES)]);
+        let Some(head) = &mut self.head else {
+            return self.lines_of(bytes);
+        };
+        // The first bytes wait until there are enough of them to tell what they are.
+        let wanted = SNIFF_BYTES.saturating_sub(head.len()).min(bytes.len());
+        let (front, rest) = bytes.split_at(wanted);
+        head.extend_from_slice(front);
+        if head.len() >= SNIFF_BYTES {
+            self.begin();
+            self.lines_of(rest);
         }
+    }
+
+    fn begin(&mut self) {
+        let head = self.head.take().unwrap_or_default();
+        let text = head.strip_prefix(b"\xef\xbb\xbf").unwrap_or(&head);
+        self.desk.unread.binary = binary_kind(text);
+        self.lines_of(text);
+    }
+
+    fn lines_of(&mut self, bytes: &[u8]) {
         if self.desk.unread.binary.is_some() {
             return;
         }
+        let mut rest = bytes;
         while let Some(end) = memchr::memchr(b'\n', rest) {
             let (line, after) = (&rest[..end], &rest[end + 1..]);
             rest = after;
@@ -120,6 +140,9 @@ impl Intake {
 
     /// The end of the source.
     pub fn finish(mut self) -> Document {
+        if self.head.is_some() {
+            self.begin();
+        }
         if !self.carry.is_empty() {
             let last = std::mem::take(&mut self.carry);
             self.line(&last, false);

@@ -14,6 +14,7 @@ pub mod distance;
 mod gdr;
 mod members;
 pub mod network;
+mod paths;
 mod prefix;
 mod reader;
 pub mod version;
@@ -64,6 +65,8 @@ pub struct NcclLog {
     pub sockets: Vec<Sighting<SocketUse>>,
     /// GPUDirect RDMA decided for one GPU and one NIC, with the distance.
     pub gdr_pairs: Vec<Sighting<GdrPair>>,
+    /// How each GPU reaches other GPUs and NICs, by name. Printed with `NCCL_DEBUG_SUBSYS=GRAPH`.
+    pub paths: Vec<Sighting<GraphPath>>,
     /// GPUDirect RDMA found supported, or not, for one NIC.
     pub gdr_nics: Vec<Sighting<GdrNic>>,
     /// Remarks with a meaning of their own.
@@ -175,6 +178,19 @@ pub struct GdrPair {
     pub reach: Reach,
     /// `read 1`: for sending, where the NIC reads GPU memory; `read 0`: for receiving.
     pub read: Option<bool>,
+}
+
+/// How a GPU reaches another device.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize)]
+pub struct GraphPath {
+    /// The GPU as printed (`GPU/0-1b000`, a bus id).
+    pub from: String,
+    /// The other device as printed (`NET/0-0`, `GPU/0-43000`).
+    pub to: String,
+    /// Links on the way.
+    pub hops: u32,
+    /// The distance.
+    pub kind: PathType,
 }
 
 /// GPUDirect RDMA support of one NIC.

@@ -42,6 +42,28 @@ pub enum PathType {
     Dis,
 }
 
+impl PathType {
+    /// The type of this name, as in path listings and in `NCCL_NET_GDR_LEVEL`.
+    pub fn named(name: &str) -> Option<Self> {
+        Some(match name {
+            "LOC" => Self::Loc,
+            "NVL" | "XGMI" => Self::Nvl,
+            "NVB" => Self::Nvb,
+            "C2C" => Self::C2c,
+            "PIX" => Self::Pix,
+            "PXB" => Self::Pxb,
+            "P2C" => Self::P2c,
+            "PXN" => Self::Pxn,
+            "PHB" => Self::Phb,
+            "NODE" => Self::Node,
+            "SYS" => Self::Sys,
+            "NET" => Self::Net,
+            "DIS" => Self::Dis,
+            _ => return None,
+        })
+    }
+}
+
 impl fmt::Display for PathType {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.pad(match self {
@@ -260,6 +282,17 @@ mod tests {
         assert_eq!(era(2, 21, 5).peer_memory_modules, ["nv_mem"]);
         assert_eq!(era(2, 22, 3).peer_memory_modules.len(), 2);
         assert_eq!(era(2, 23, 4).peer_memory_modules.len(), 3);
+    }
+
+    #[test]
+    fn every_name_reads_back() {
+        for era in ERAS {
+            for path in era.names {
+                assert_eq!(PathType::named(&path.to_string()), Some(*path));
+            }
+        }
+        assert_eq!(PathType::named("XGMI"), Some(Nvl));
+        assert_eq!(PathType::named("pix"), None);
     }
 
     #[test]

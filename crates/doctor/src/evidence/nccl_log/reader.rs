@@ -10,11 +10,12 @@ use super::connections::Connections;
 use super::gdr::GdrLine;
 use super::members::Members;
 use super::network::{IbUse, Interface, SocketUse};
+use super::paths;
 use super::prefix::{Prefix, Processes};
 use super::version::LibraryVersion;
 use super::{
-    GdrNic, GdrPair, NcclLog, Note, PluginNote, RingSummary, Setting, SettingOrigin, Warning,
-    limits,
+    GdrNic, GdrPair, GraphPath, NcclLog, Note, PluginNote, RingSummary, Setting, SettingOrigin,
+    Warning, limits,
 };
 use crate::evidence::cite::Cite;
 use crate::evidence::line::{Line, excerpt};
@@ -44,6 +45,7 @@ pub(crate) struct NcclReader {
     sockets: Tally<SocketUse>,
     gdr_pairs: Tally<GdrPair>,
     gdr_nics: Tally<GdrNic>,
+    paths: Tally<GraphPath>,
     notes: Tally<Note>,
     rings: Tally<RingSummary>,
     completions: Tally<CompletionError>,
@@ -66,6 +68,7 @@ impl Default for NcclReader {
             sockets: Tally::with_limit(limits::FACTS),
             gdr_pairs: Tally::with_limit(limits::FACTS),
             gdr_nics: Tally::with_limit(limits::FACTS),
+            paths: Tally::with_limit(limits::FACTS),
             notes: Tally::with_limit(limits::FACTS),
             rings: Tally::with_limit(limits::FACTS),
             completions: Tally::with_limit(limits::FACTS),
@@ -179,6 +182,7 @@ impl Reader for NcclReader {
             + self.settings.beyond()
             + self.gdr_pairs.beyond()
             + self.gdr_nics.beyond()
+            + self.paths.beyond()
             + self.notes.beyond()
             + self.completions.beyond()
             + self.warnings.beyond();
@@ -193,6 +197,7 @@ impl Reader for NcclReader {
             sockets: self.sockets.into_seen(),
             gdr_pairs: self.gdr_pairs.into_seen(),
             gdr_nics: self.gdr_nics.into_seen(),
+            paths: self.paths.into_seen(),
             notes: self.notes.into_seen(),
             connections: gathered.connections,
             totals: gathered.totals,
@@ -256,6 +261,11 @@ impl NcclReader {
             }
             Some(b'T') if text.starts_with("Trees") => {}
             Some(b'B') if text.starts_with("Bootstrap") => self.bootstrap(message),
+            Some(b'G') if text.starts_with("GPU/") => {
+                for path in paths::parse(text) {
+                    self.paths.see(path, message.by, || message.cite());
+                }
+            }
             Some(b'G' | b'N') if self.gdr(message) => {}
             Some(b'N') if text.starts_with("NET/") => self.net(message),
             Some(b'N') if text.starts_with("NVLS multicast support is ") => {
