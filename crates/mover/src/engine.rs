@@ -1,156 +1,33 @@
-//! Setting a transfer up, running it, and handing back memory and receipt.
+//! Setting a transfer up: which way each range goes, where it lands, how many workers carry it.
 
 use std::ops::Range;
 use std::sync::Arc;
-use std::thread::JoinHandle;
 
 use crowfly_machine::usage;
-use crowfly_route::hop::{Candidate, Capacity};
 use crowfly_route::obstacle::{Code, Fix, Obstacle};
-use crowfly_route::place::Place;
 use crowfly_route::policy::Policy;
-use crowfly_route::receipt::{CpuSeconds, Path, Receipt};
-use crowfly_route::units::{Bytes, NumaNode, PciAddress};
+use crowfly_route::receipt::{CpuSeconds, Path};
 
 use crate::digest::GRID;
 use crate::error::TransferError;
 use crate::io::Direction;
-use crate::io::blocking::Blocking;
 use crate::io::uring::Uring;
-use crate::job::{Job, Landing, Lane, Ledger, Sink};
+use crate::job::{Job, Landing, Lane, Ledger};
 use crate::memory::{BLOCK, HUGE_PAGE, Memory, MemoryKind, Region};
 use crate::receipt::{Account, Before};
-use crate::save::Publication;
-use crate::source::Source;
+use crate::request::{Destination, Request, Settings, Verify};
+use crate::transfer::Transfer;
 use crate::tune::Tuner;
 use crate::work::{Chunk, Terms, Way, cut};
-use crate::worker::{Ring, Worker};
 
 /// The most requests that all workers together keep in flight.
-const MAX_LEVEL: usize = 32;
+pub(crate) const MAX_LEVEL: usize = 32;
 /// Workers with a ring of their own; more only help when one core cannot submit fast enough.
 const MAX_RINGS: usize = 4;
 /// Workers that block in their requests, where io_uring cannot be used.
 const MAX_BLOCKING: usize = 16;
 /// Threads, stacks and rings, kept free of the buffer budget.
 const OVERHEAD: u64 = 32 << 20;
-
-/// How the engine uses the machine. The defaults measure instead of assuming.
-#[derive(Clone, Debug)]
-pub struct Settings {
-    /// Requests in flight over all workers; found by watching the transfer when `None`.
-    pub depth: Option<usize>,
-    /// Worker threads; from the processors and the way of reading when `None`.
-    pub workers: Option<usize>,
-    /// The most memory that a transfer which keeps nothing may use.
-    pub budget: Bytes,
-}
-
-impl Default for Settings {
-    fn default() -> Self {
-        Self {
-            depth: None,
-            workers: None,
-            budget: Bytes(256 << 20),
-        }
-    }
-}
-
-/// A range of bytes of an open file.
-#[derive(Clone, Debug)]
-pub struct Piece {
-    /// The file.
-    pub source: Arc<Source>,
-    /// Byte offsets in it.
-    pub range: Range<u64>,
-}
-
-impl Piece {
-    /// All of a file.
-    pub fn whole(source: Arc<Source>) -> Self {
-        let range = 0..source.size();
-        Self { source, range }
-    }
-}
-
-/// Where the bytes should go.
-#[derive(Clone)]
-pub enum Destination {
-    /// New host memory, on a NUMA node if one is named.
-    Host(Option<NumaNode>),
-    /// Memory that this function publishes for peer-to-peer DMA.
-    Peer(PciAddress),
-    /// Nowhere: the bytes pass through a bounded ring of buffers and are shown to the sink, if any.
-    Transit(Option<Arc<dyn Sink>>),
-}
-
-impl Destination {
-    /// The place as it stands in the receipt.
-    pub fn place(&self) -> Place {
-        match self {
-            Self::Host(node) => Place::Host(*node),
-            Self::Peer(address) => Place::Peer(*address),
-            Self::Transit(_) => Place::Host(None),
-        }
-    }
-}
-
-/// Whether and how the arrived bytes are checked.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Verify {
-    /// Not at all.
-    #[default]
-    No,
-    /// Their checksum is computed where they arrived.
-    Compute,
-    /// It is also compared with a second, independent reading of the source.
-    Compare,
-}
-
-/// What to load.
-pub struct Request {
-    /// How the source is called in the receipt.
-    pub from: Place,
-    /// What to load; each piece becomes one region.
-    pub pieces: Vec<Piece>,
-    /// Where to.
-    pub destination: Destination,
-    /// How far the bytes may stray.
-    pub policy: Policy,
-    /// One engine path for all bytes, to compare; chosen per range when `None`.
-    pub path: Option<Path>,
-    /// Whether to check what arrived.
-    pub verify: Verify,
-    /// The routes considered between the two places, best first, when a topology is known.
-    pub candidates: Vec<Candidate>,
-    /// What the rate is measured against, when the routes know no better.
-    pub ceiling: Option<Capacity>,
-}
-
-impl Request {
-    /// Loads all pieces into host memory by the best way there is.
-    pub fn to_host(from: Place, pieces: Vec<Piece>) -> Self {
-        Self {
-            from,
-            pieces,
-            destination: Destination::Host(None),
-            policy: Policy::Prefer,
-            path: None,
-            verify: Verify::No,
-            candidates: Vec::new(),
-            ceiling: None,
-        }
-    }
-}
-
-/// Loaded memory and what loading it took.
-#[derive(Debug)]
-pub struct Loaded {
-    /// One region for each piece; none in transit.
-    pub regions: Vec<Region>,
-    /// What the transfer did.
-    pub receipt: Receipt,
-}
 
 /// Starts transfers.
 #[derive(Clone, Debug, Default)]
@@ -451,180 +328,4 @@ pub(crate) fn since(before: CpuSeconds) -> CpuSeconds {
         user: now.user - before.user,
         system: now.system - before.system,
     }
-}
-
-/// A running transfer. Dropping it cancels; the memory lives until the devices are done with it.
-pub struct Transfer {
-    job: Arc<Job>,
-    workers: Vec<JoinHandle<()>>,
-    regions: Vec<Region>,
-    account: Option<Account>,
-    publication: Option<Publication>,
-    total: Bytes,
-}
-
-impl Transfer {
-    pub(crate) fn start(
-        job: Job,
-        workers: usize,
-        blocking: bool,
-        ring_slots: Option<usize>,
-        regions: Vec<Region>,
-        account: Account,
-        publication: Option<Publication>,
-    ) -> Result<Self, TransferError> {
-        let total = job
-            .chunks()
-            .iter()
-            .map(|c| Bytes(c.wanted.end - c.wanted.start))
-            .sum();
-        let job = Arc::new(job);
-        let mut transfer = Self {
-            job: Arc::clone(&job),
-            workers: Vec::with_capacity(workers),
-            regions,
-            account: Some(account),
-            publication,
-            total,
-        };
-        for rank in 0..workers {
-            let job = Arc::clone(&job);
-            let body = move || work(&job, (rank, workers), blocking, ring_slots);
-            let spawned = std::thread::Builder::new()
-                .name(format!("crowfly-io-{rank}"))
-                .spawn(body);
-            match spawned {
-                Ok(handle) => transfer.workers.push(handle),
-                Err(_) if rank > 0 => break,
-                Err(source) => {
-                    return Err(TransferError::Setup {
-                        what: "starting a thread",
-                        source,
-                    });
-                }
-            }
-        }
-        Ok(transfer)
-    }
-
-    /// Tells the receipt which routes there are between the two places, where they were looked up
-    /// while the bytes already moved.
-    pub fn consider(&mut self, candidates: Vec<Candidate>) {
-        if let Some(account) = &mut self.account {
-            account.candidates = candidates;
-        }
-    }
-
-    /// Bytes asked for.
-    pub const fn total(&self) -> Bytes {
-        self.total
-    }
-
-    /// Bytes that have arrived so far.
-    pub fn moved(&self) -> Bytes {
-        Bytes(self.job.moved())
-    }
-
-    /// Whether all workers have ended, so that [`Transfer::wait`] returns at once.
-    pub fn is_finished(&self) -> bool {
-        self.workers.iter().all(JoinHandle::is_finished)
-    }
-
-    /// Asks the workers to stop; [`Transfer::wait`] then answers [`TransferError::Cancelled`].
-    pub fn cancel(&self) {
-        self.job.stop();
-    }
-
-    /// Waits for the end and returns the memory and the receipt.
-    ///
-    /// # Errors
-    /// What went wrong first. No memory is returned then: part of it may hold old bytes.
-    pub fn wait(mut self) -> Result<Loaded, TransferError> {
-        let mut died = false;
-        for worker in self.workers.drain(..) {
-            died |= worker.join().is_err();
-        }
-        if let Some(error) = self.job.failure() {
-            return Err(error);
-        }
-        if died {
-            return Err(TransferError::WorkerDied);
-        }
-        if self.job.moved() != self.total.0 {
-            return Err(TransferError::Cancelled);
-        }
-        if let Some(publication) = self.publication.take() {
-            publication.publish()?;
-        }
-        let account = self.account.take().ok_or(TransferError::WorkerDied)?;
-        let receipt = account.settle(&self.job, self.total)?;
-        Ok(Loaded {
-            regions: std::mem::take(&mut self.regions),
-            receipt,
-        })
-    }
-}
-
-impl Drop for Transfer {
-    fn drop(&mut self) {
-        self.job.stop();
-        for worker in self.workers.drain(..) {
-            let _ = worker.join();
-        }
-    }
-}
-
-/// The body of a worker thread.
-fn work(job: &Job, rank: (usize, usize), blocking: bool, ring_slots: Option<usize>) {
-    let cpu = usage::this_thread();
-    let mut ledger = Ledger::default();
-    let ring = match ring_slots.map(|slots| (slots, Memory::host(slots * GRID as usize, None))) {
-        None => None,
-        Some((slots, Ok(memory))) => Some(Ring::new(memory, slots)),
-        Some((_, Err(error))) => return job.fail(error.into()),
-    };
-    let (mut ledger, workers_cpu) = if blocking {
-        (
-            Worker::new(job, Blocking::default(), rank, ring, ledger).run(),
-            0.0,
-        )
-    } else {
-        let mut ring = ring;
-        let entries = ring_slots
-            .unwrap_or(MAX_LEVEL)
-            .max(job.level())
-            .max(MAX_LEVEL);
-        let mut uring = match Uring::new(entries) {
-            Ok(uring) => uring,
-            Err(source) => {
-                return job.fail(TransferError::Setup {
-                    what: "setting up io_uring",
-                    source,
-                });
-            }
-        };
-        let direct = job.chunks().iter().any(|c| c.way == Way::Direct);
-        if let Some(ring) = ring.as_mut().filter(|_| direct) {
-            match uring.register(ring.targets()) {
-                Ok(()) => ring.mark_registered(),
-                Err(error) => ledger.meet(
-                    Obstacle::slows(
-                        Code::MemlockTooSmall,
-                        "buffers could not be registered with io_uring",
-                    )
-                    .seen("io_uring_register(BUFFERS)", error.to_string())
-                    .fixed_by(
-                        Fix::run("Raise the locked-memory limit.", "ulimit -l unlimited")
-                            .checked_by("ulimit -l"),
-                    ),
-                ),
-            }
-        }
-        let ledger = Worker::new(job, uring, rank, ring, ledger).run();
-        (ledger, usage::io_workers_of_this_thread())
-    };
-    let used = since(cpu);
-    ledger.cpu.user += used.user;
-    ledger.cpu.system += used.system + workers_cpu;
-    job.settle(ledger);
 }

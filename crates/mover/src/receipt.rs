@@ -12,10 +12,10 @@ use crowfly_route::receipt::{Path, RECEIPT_SCHEMA, Receipt, Share, Verification,
 use crowfly_route::units::Bytes;
 
 use crate::digest;
-use crate::engine::{Piece, Verify};
 use crate::error::TransferError;
 use crate::job::{Job, Ledger};
 use crate::memory::Memory;
+use crate::request::{Piece, Verify};
 use crate::work::Way;
 
 /// What the page cache held before the transfer, by piece.

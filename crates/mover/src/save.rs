@@ -14,14 +14,16 @@ use crowfly_route::place::Place;
 use crowfly_route::policy::Policy;
 use crowfly_route::receipt::Path;
 
-use crate::engine::{Engine, Transfer, Verify};
+use crate::engine::Engine;
 use crate::error::TransferError;
 use crate::io::Direction;
 use crate::io::uring::Uring;
 use crate::job::{Job, Landing, Lane, Ledger};
 use crate::memory::{BLOCK, Region};
 use crate::receipt::{Account, Before};
+use crate::request::Verify;
 use crate::source::Direct;
+use crate::transfer::Transfer;
 use crate::tune::Tuner;
 use crate::work::{Terms, cut};
 

@@ -1,0 +1,207 @@
+//! A running transfer: its threads, its end, its memory and its receipt.
+
+use std::sync::Arc;
+use std::thread::JoinHandle;
+
+use crowfly_machine::usage;
+use crowfly_route::hop::Candidate;
+use crowfly_route::obstacle::{Code, Fix, Obstacle};
+use crowfly_route::receipt::Receipt;
+use crowfly_route::units::Bytes;
+
+use crate::digest::GRID;
+use crate::engine::{MAX_LEVEL, since};
+use crate::error::TransferError;
+use crate::io::blocking::Blocking;
+use crate::io::uring::Uring;
+use crate::job::{Job, Ledger};
+use crate::memory::{Memory, Region};
+use crate::receipt::Account;
+use crate::save::Publication;
+use crate::work::Way;
+use crate::worker::{Ring, Worker};
+
+/// Loaded memory and what loading it took.
+#[derive(Debug)]
+pub struct Loaded {
+    /// One region for each piece; none in transit.
+    pub regions: Vec<Region>,
+    /// What the transfer did.
+    pub receipt: Receipt,
+}
+
+/// A running transfer. Dropping it cancels; the memory lives until the devices are done with it.
+pub struct Transfer {
+    job: Arc<Job>,
+    workers: Vec<JoinHandle<()>>,
+    regions: Vec<Region>,
+    account: Option<Account>,
+    publication: Option<Publication>,
+    total: Bytes,
+}
+
+impl Transfer {
+    pub(crate) fn start(
+        job: Job,
+        workers: usize,
+        blocking: bool,
+        ring_slots: Option<usize>,
+        regions: Vec<Region>,
+        account: Account,
+        publication: Option<Publication>,
+    ) -> Result<Self, TransferError> {
+        let total = job
+            .chunks()
+            .iter()
+            .map(|c| Bytes(c.wanted.end - c.wanted.start))
+            .sum();
+        let job = Arc::new(job);
+        let mut transfer = Self {
+            job: Arc::clone(&job),
+            workers: Vec::with_capacity(workers),
+            regions,
+            account: Some(account),
+            publication,
+            total,
+        };
+        for rank in 0..workers {
+            let job = Arc::clone(&job);
+            let body = move || work(&job, (rank, workers), blocking, ring_slots);
+            let spawned = std::thread::Builder::new()
+                .name(format!("crowfly-io-{rank}"))
+                .spawn(body);
+            match spawned {
+                Ok(handle) => transfer.workers.push(handle),
+                Err(_) if rank > 0 => break,
+                Err(source) => {
+                    return Err(TransferError::Setup {
+                        what: "starting a thread",
+                        source,
+                    });
+                }
+            }
+        }
+        Ok(transfer)
+    }
+
+    /// Tells the receipt which routes there are between the two places, where they were looked up
+    /// while the bytes already moved.
+    pub fn consider(&mut self, candidates: Vec<Candidate>) {
+        if let Some(account) = &mut self.account {
+            account.candidates = candidates;
+        }
+    }
+
+    /// Bytes asked for.
+    pub const fn total(&self) -> Bytes {
+        self.total
+    }
+
+    /// Bytes that have arrived so far.
+    pub fn moved(&self) -> Bytes {
+        Bytes(self.job.moved())
+    }
+
+    /// Whether all workers have ended, so that [`Transfer::wait`] returns at once.
+    pub fn is_finished(&self) -> bool {
+        self.workers.iter().all(JoinHandle::is_finished)
+    }
+
+    /// Asks the workers to stop; [`Transfer::wait`] then answers [`TransferError::Cancelled`].
+    pub fn cancel(&self) {
+        self.job.stop();
+    }
+
+    /// Waits for the end and returns the memory and the receipt.
+    ///
+    /// # Errors
+    /// What went wrong first. No memory is returned then: part of it may hold old bytes.
+    pub fn wait(mut self) -> Result<Loaded, TransferError> {
+        let mut died = false;
+        for worker in self.workers.drain(..) {
+            died |= worker.join().is_err();
+        }
+        if let Some(error) = self.job.failure() {
+            return Err(error);
+        }
+        if died {
+            return Err(TransferError::WorkerDied);
+        }
+        if self.job.moved() != self.total.0 {
+            return Err(TransferError::Cancelled);
+        }
+        if let Some(publication) = self.publication.take() {
+            publication.publish()?;
+        }
+        let account = self.account.take().ok_or(TransferError::WorkerDied)?;
+        let receipt = account.settle(&self.job, self.total)?;
+        Ok(Loaded {
+            regions: std::mem::take(&mut self.regions),
+            receipt,
+        })
+    }
+}
+
+impl Drop for Transfer {
+    fn drop(&mut self) {
+        self.job.stop();
+        for worker in self.workers.drain(..) {
+            let _ = worker.join();
+        }
+    }
+}
+
+/// The body of a worker thread.
+fn work(job: &Job, rank: (usize, usize), blocking: bool, ring_slots: Option<usize>) {
+    let cpu = usage::this_thread();
+    let mut ledger = Ledger::default();
+    let ring = match ring_slots.map(|slots| (slots, Memory::host(slots * GRID as usize, None))) {
+        None => None,
+        Some((slots, Ok(memory))) => Some(Ring::new(memory, slots)),
+        Some((_, Err(error))) => return job.fail(error.into()),
+    };
+    let (mut ledger, workers_cpu) = if blocking {
+        (
+            Worker::new(job, Blocking::default(), rank, ring, ledger).run(),
+            0.0,
+        )
+    } else {
+        let mut ring = ring;
+        let entries = ring_slots
+            .unwrap_or(MAX_LEVEL)
+            .max(job.level())
+            .max(MAX_LEVEL);
+        let mut uring = match Uring::new(entries) {
+            Ok(uring) => uring,
+            Err(source) => {
+                return job.fail(TransferError::Setup {
+                    what: "setting up io_uring",
+                    source,
+                });
+            }
+        };
+        let direct = job.chunks().iter().any(|c| c.way == Way::Direct);
+        if let Some(ring) = ring.as_mut().filter(|_| direct) {
+            match uring.register(ring.targets()) {
+                Ok(()) => ring.mark_registered(),
+                Err(error) => ledger.meet(
+                    Obstacle::slows(
+                        Code::MemlockTooSmall,
+                        "buffers could not be registered with io_uring",
+                    )
+                    .seen("io_uring_register(BUFFERS)", error.to_string())
+                    .fixed_by(
+                        Fix::run("Raise the locked-memory limit.", "ulimit -l unlimited")
+                            .checked_by("ulimit -l"),
+                    ),
+                ),
+            }
+        }
+        let ledger = Worker::new(job, uring, rank, ring, ledger).run();
+        (ledger, usage::io_workers_of_this_thread())
+    };
+    let used = since(cpu);
+    ledger.cpu.user += used.user;
+    ledger.cpu.system += used.system + workers_cpu;
+    job.settle(ledger);
+}
