@@ -426,6 +426,35 @@ fn a_host_named_like_a_kernel_word_breaks_nothing() {
 }
 
 #[test]
+fn a_control_groups_name_is_no_persons_and_paths_that_rules_look_for_stay() {
+    let mut snapshot = Snapshot::new("test", "2026-01-01T00:00:00Z");
+    let table = "40 31 0:37 / /sys/fs/cgroup/systemd rw - cgroup cgroup rw,name=systemd\n\
+                 41 1 0:50 / /data rw - ceph 10.1.2.3:6789:/ rw,name=carol,secret=<hidden>";
+    for (key, text) in [
+        ("/proc/self/mountinfo", table),
+        ("/proc/1/cgroup", "9:name=systemd:/"),
+        ("/run/systemd/container", "docker"),
+        ("/run/carol", "directory"),
+        ("/shared/carol/cufile.json", "{}"),
+    ] {
+        snapshot.record(key, Observation::text(text));
+    }
+    let seen = snapshot.redacted(5);
+    assert_eq!(text(&seen, "/proc/1/cgroup"), "9:name=systemd:/");
+    assert_eq!(text(&seen, "/run/systemd/container"), "docker");
+    let mounts = text(&seen, "/proc/self/mountinfo");
+    assert!(
+        mounts.contains("/systemd rw - cgroup cgroup rw,name=systemd\n"),
+        "{mounts}"
+    );
+    assert!(mounts.contains(":6789:/ rw,name=user-"), "{mounts}");
+    assert!(mounts.ends_with(",secret=redacted"), "{mounts}");
+    let chosen = seen.under("/shared/user-").count();
+    assert_eq!(chosen, 1, "a path that a user chose is replaced");
+    assert_eq!(text(&seen, "/run/carol"), "directory");
+}
+
+#[test]
 fn bytes_of_an_unknown_kind_are_left_out() {
     let mut snapshot = Snapshot::new("test", "2026-01-01T00:00:00Z");
     snapshot.record(

@@ -100,7 +100,8 @@ fn bound(limit: Option<u64>) -> Observation {
 fn environment(r: &mut Recorder<'_>) {
     let looked_for = PREFIXES.iter().map(|prefix| format!("{prefix}*"));
     let looked_for = looked_for.chain(NAMES.iter().map(|name| (*name).to_owned()));
-    let looked_for: Vec<String> = looked_for.collect();
+    let mut looked_for: Vec<String> = looked_for.collect();
+    looked_for.sort_unstable();
     r.record(
         "capture:environment",
         Observation::Value(Value::List(looked_for)),

@@ -73,18 +73,16 @@ struct Redactor {
 
 impl Redactor {
     fn key(&self, key: &str) -> String {
-        match key.strip_prefix('/') {
-            Some(_) => {
-                let renamed = self.path(key);
-                // Most keys are the kernel's own words; a path that a user chose is not.
-                if places::is_kernels(key) {
-                    renamed
-                } else {
-                    self.scanner(Place::FREE).text(&renamed)
-                }
-            }
+        if !key.starts_with('/') {
             // The name of a variable, a library, a limit or a question.
-            None => key.to_owned(),
+            return key.to_owned();
+        }
+        let renamed = self.path(key);
+        // Rules look for most keys by name; a path that a user chose is not among them.
+        if places::is_looked_for(key) {
+            renamed
+        } else {
+            self.scanner(Place::FREE).text(&renamed)
         }
     }
 

@@ -14,8 +14,13 @@ const SERVERS: &[&str] = &[
     "servername",
     "local_addr",
 ];
-/// Options whose value names someone.
-const USERS: &[&str] = &["username", "user", "name"];
+/// Options whose value names someone, and the file systems of which that is so: a control group's
+/// `name` is its hierarchy's.
+const USERS: &[(&str, &[&str])] = &[
+    ("username", &["cifs", "smb3"]),
+    ("user", &["cifs", "smb3", "fuse.sshfs"]),
+    ("name", &["ceph"]),
+];
 /// Options whose value names an organisation's domain.
 const DOMAINS: &[&str] = &["domain", "realm"];
 
@@ -45,11 +50,19 @@ pub(super) fn servers(table: &str) -> impl Iterator<Item = &str> {
 
 /// Users that mount options name.
 pub(super) fn users(table: &str) -> impl Iterator<Item = &str> {
-    table
-        .split(|c: char| c.is_whitespace() || c == ',')
-        .filter_map(|option| option.split_once('='))
-        .filter(|(name, value)| USERS.contains(name) && !value.is_empty())
-        .map(|(_, value)| value)
+    table.lines().flat_map(|line| {
+        let fs_type = fields(line).map_or("", |found| found.fs_type);
+        line.split([' ', ','])
+            .filter_map(|option| option.split_once('='))
+            .filter(move |(name, value)| names_user(name, fs_type) && !value.is_empty())
+            .map(|(_, value)| value)
+    })
+}
+
+fn names_user(option: &str, fs_type: &str) -> bool {
+    USERS
+        .iter()
+        .any(|(name, of)| *name == option && of.contains(&fs_type))
 }
 
 /// `id parent device root point options … - type source options` of mountinfo, or
@@ -82,7 +95,7 @@ fn redact_line(line: &str, scanner: &Scanner<'_>) -> String {
                 .map(|(column, field)| match column {
                     0 => field.to_owned(),
                     1 => redact_source(&found, scanner),
-                    _ => redact_options(field, scanner),
+                    _ => redact_options(field, found.fs_type, scanner),
                 })
                 .collect();
             format!("{} - {}", mount.join(" "), file_system.join(" "))
@@ -93,7 +106,7 @@ fn redact_line(line: &str, scanner: &Scanner<'_>) -> String {
                 .map(|(column, field)| match column {
                     0 => redact_source(&found, scanner),
                     1 => scanner.text(field),
-                    3 => redact_options(field, scanner),
+                    3 => redact_options(field, found.fs_type, scanner),
                     _ => field.to_owned(),
                 })
                 .collect();
@@ -140,10 +153,13 @@ fn server_of<'t>(source: &'t str, fs_type: &str) -> Option<&'t str> {
     (!server.is_empty()).then_some(server)
 }
 
-fn redact_options(options: &str, scanner: &Scanner<'_>) -> String {
+fn redact_options(options: &str, fs_type: &str, scanner: &Scanner<'_>) -> String {
     let options: Vec<String> = options
         .split(',')
         .map(|option| match option.split_once('=') {
+            Some((name, value)) if names_user(name, fs_type) => {
+                format!("{name}={}", scanner.stand_ins.user(value))
+            }
             Some((name, value)) => format!("{name}={}", redact_value(name, value, scanner)),
             None => option.to_owned(),
         })
@@ -155,7 +171,6 @@ fn redact_value(name: &str, value: &str, scanner: &Scanner<'_>) -> String {
     match name {
         _ if super::places::names_secret(name) => "redacted".into(),
         _ if SERVERS.contains(&name) => scanner.servers(value),
-        _ if USERS.contains(&name) => scanner.stand_ins.user(value),
         _ if DOMAINS.contains(&name) => scanner.stand_ins.host(value),
         // A word here is the kernel's (`data=ordered`); a path or an address is not.
         _ if value.contains(['/', '.', ':']) => scanner.text(value),

@@ -181,6 +181,25 @@ pub(super) fn is_kernels(key: &str) -> bool {
     (files.iter().any(starts) && !PEOPLES.contains(&key)) || answers.iter().any(starts)
 }
 
+/// Whether a key is a path that is looked at on every machine, and not one that a user chose.
+pub(super) fn is_looked_for(key: &str) -> bool {
+    const FILES: &[&str] = &[
+        "/.dockerenv",
+        "/etc/cufile.json",
+        "/etc/hostname",
+        "/etc/nccl.conf",
+    ];
+    let of_the_system = [
+        "/sys/",
+        "/proc/",
+        "/dev/",
+        "/run/",
+        "/boot/",
+        "/lib/modules/",
+    ];
+    FILES.contains(&key) || of_the_system.iter().any(|start| key.starts_with(start))
+}
+
 /// Whether a key is a PCI function's configuration space.
 pub(super) fn is_config_space(key: &str) -> bool {
     key.starts_with("/sys/bus/pci/devices/") && key.ends_with("/config")
