@@ -1,7 +1,8 @@
 //! Names and numbers found in one place of a snapshot and replaced in others.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::net::IpAddr;
+use std::ops::Bound;
 
 use super::places::{self, Identity, Place};
 use super::stand_in::{self, StandIns};
@@ -14,6 +15,8 @@ const NAMED: &[&str] = &["/sys/class/net/", "/sys/class/infiniband/"];
 const MIN_WORD: usize = 3;
 /// The longest host name (RFC 1035, section 2.3.4).
 const MAX_WORD: usize = 255;
+/// The longest name of an RDMA device (`IB_DEVICE_NAME_MAX` of the kernel); an interface's is shorter.
+const MAX_NAME: usize = 64;
 /// Shorter serial numbers are not looked for elsewhere.
 const MIN_SERIAL: usize = 6;
 /// The most words that are looked for; a snapshot with more comes from no machine.
@@ -23,9 +26,9 @@ const MAX_WORDS: usize = 10_000;
 #[derive(Default)]
 pub(super) struct Known {
     /// Stand-ins of host and user names in lower case: each stands for itself.
-    words: HashMap<String, String>,
-    /// The first bytes of `words`, to pass over most of a text.
-    first: HashSet<u8>,
+    words: BTreeMap<String, String>,
+    /// The first bytes of `words` in either case and of `serials`, to pass over most of a text.
+    first: BTreeSet<u8>,
     /// Serial numbers with their stand-ins by their first bytes: they stand within longer words.
     serials: HashMap<[u8; MIN_SERIAL], Vec<(String, String)>>,
     names: BTreeMap<String, String>,
@@ -36,17 +39,16 @@ impl Known {
         let mut known = Self::default();
         let found = Found::in_snapshot(snapshot);
         known.words = found.words(stand_ins);
-        known.first = known
-            .words
-            .keys()
-            .filter_map(|word| word.bytes().next())
-            .collect();
         for serial in found.serials.into_iter().take(MAX_WORDS) {
             if let Some(start) = serial.as_bytes().first_chunk() {
                 let replaced = (serial.to_owned(), stand_ins.serial(serial));
                 known.serials.entry(*start).or_default().push(replaced);
             }
         }
+        let words = known.words.keys().filter_map(|word| word.bytes().next());
+        let words = words.flat_map(|first| [first, first.to_ascii_uppercase()]);
+        let serials = known.serials.keys().map(|[first, ..]| *first);
+        known.first = words.chain(serials).collect();
         for name in named(snapshot) {
             let replaced = known.rename(name, stand_ins);
             if replaced != name {
@@ -58,8 +60,10 @@ impl Known {
 
     /// The stand-in of the word that a text starts with; `fresh` says that a word starts here.
     pub fn word(&self, rest: &str, fresh: bool) -> Option<(usize, String)> {
+        let first = rest.bytes().next()?;
+        self.first.contains(&first).then_some(())?;
         self.serial(rest)
-            .or_else(|| self.whole_word(rest).filter(|_| fresh))
+            .or_else(|| fresh.then(|| self.whole_word(rest)).flatten())
     }
 
     fn serial(&self, rest: &str) -> Option<(usize, String)> {
@@ -72,26 +76,32 @@ impl Known {
         Some((serial.len(), stand_in.clone()))
     }
 
+    /// The longest known word at the start of a text that ends where a word ends.
     fn whole_word(&self, rest: &str) -> Option<(usize, String)> {
-        let first = rest.bytes().next()?.to_ascii_lowercase();
-        self.first.contains(&first).then_some(())?;
-        // A name may have dots and dashes in it: the longest of what ends where a word ends.
-        let ends = rest
-            .char_indices()
-            .filter(|(_, c)| !c.is_alphanumeric())
-            .map(|(end, _)| end)
-            .chain([rest.len()]);
-        let mut found = None;
-        for end in ends
-            .take_while(|end| *end <= MAX_WORD)
-            .filter(|end| *end >= MIN_WORD)
-        {
-            let word = rest.get(..end)?.to_ascii_lowercase();
-            if let Some(stand_in) = self.words.get(&word) {
-                found = Some((end, stand_in.clone()));
+        let ahead = rest.get(..rest.floor_char_boundary(MAX_WORD + 1))?;
+        let ahead = ahead.to_ascii_lowercase();
+        let mut below = Bound::Included(ahead.as_str());
+        loop {
+            // Any word that the text starts with is at or before what was reached in order.
+            let (word, stand_in) = self
+                .words
+                .range::<str, _>((Bound::Unbounded, below))
+                .next_back()?;
+            let alike = word
+                .bytes()
+                .zip(ahead.bytes())
+                .take_while(|(a, b)| a == b)
+                .count();
+            if alike < word.len() {
+                below = Bound::Included(ahead.get(..ahead.floor_char_boundary(alike))?);
+                continue;
             }
+            let after = rest.get(word.len()..)?;
+            if !after.starts_with(|c: char| c.is_alphanumeric()) {
+                return Some((word.len(), stand_in.clone()));
+            }
+            below = Bound::Excluded(ahead.get(..alike)?);
         }
-        found
     }
 
     /// The stand-in of the interface or device that a text starts with.
@@ -100,8 +110,8 @@ impl Known {
             return None;
         }
         let is_name = |c: char| c.is_alphanumeric() || "_-.".contains(c);
-        let end = rest.find(|c| !is_name(c)).unwrap_or(rest.len());
-        let name = rest.get(..end)?;
+        let ahead = rest.get(..rest.floor_char_boundary(MAX_NAME + 1))?;
+        let name = rest.get(..ahead.find(|c| !is_name(c)).unwrap_or(ahead.len()))?;
         Some((name.len(), self.names.get(name)?.clone()))
     }
 
@@ -196,7 +206,7 @@ impl<'s> Found<'s> {
     }
 
     /// The words to look for, in lower case, with their stand-ins.
-    fn words(&self, stand_ins: &StandIns) -> HashMap<String, String> {
+    fn words(&self, stand_ins: &StandIns) -> BTreeMap<String, String> {
         let mut words = BTreeMap::new();
         for user in &self.users {
             words.insert(user.to_ascii_lowercase(), stand_ins.user(user));
@@ -233,5 +243,49 @@ impl<'s> Found<'s> {
             .filter(|(word, _)| usual(word))
             .take(MAX_WORDS)
             .collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn known(words: &[String]) -> Known {
+        let words = words.iter().map(|word| (word.clone(), format!("<{word}>")));
+        Known {
+            words: words.collect(),
+            ..Known::default()
+        }
+    }
+
+    #[test]
+    fn of_two_words_the_longer_is_found_and_only_where_it_ends() {
+        let known = known(&["node-7".into(), "node".into(), "node-7.a.org".into()]);
+        let found = |text| known.whole_word(text).map(|(length, _)| length);
+        assert_eq!(found("node-7.a.org:1"), Some(12));
+        assert_eq!(found("node-7.a.organ"), Some(6));
+        assert_eq!(found("NODE-78"), Some(4));
+        assert_eq!(found("node7"), None);
+        assert_eq!(found("zebra"), None);
+    }
+
+    proptest! {
+        #[test]
+        fn the_longest_word_is_found_as_by_trying_each(
+            words in prop::collection::vec("[abé.-]{1,6}", 0..12),
+            text in "[abAé.-]{0,10}",
+        ) {
+            let ends = |word: &String| {
+                let lower = text.to_ascii_lowercase();
+                lower.strip_prefix(word.as_str()).is_some_and(|after| {
+                    !after.starts_with(|c: char| c.is_alphanumeric())
+                })
+            };
+            let longest = words.iter().filter(|word| ends(word)).map(String::len).max();
+            let found = known(&words).whole_word(&text).map(|(length, _)| length);
+            prop_assert_eq!(found, longest);
+        }
     }
 }

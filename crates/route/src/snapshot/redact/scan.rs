@@ -36,6 +36,10 @@ const LONG_HEX: usize = 24;
 const NUMBERED: &[&str] = &["unique_id ", "hive_id "];
 /// How far a text is looked ahead for the end of an identifier; none is longer.
 const MAX_IDENTIFIER: usize = 1024;
+/// The longest address: 20 octets with marks between them.
+const MAX_ADDRESS: usize = 59;
+/// The longest name of a variable or option that may be a secret's, and of a user.
+const MAX_NAME: usize = 64;
 /// `8-4-4-4-12`.
 const UUID: &[usize] = &[8, 4, 4, 4, 12];
 
@@ -237,7 +241,8 @@ impl<'r> Scanner<'r> {
     fn secret(&self, rest: &str) -> Found {
         self.words.then_some(())?;
         let is_name = |c: char| c.is_ascii_alphanumeric() || "_.-".contains(c);
-        let name = rest.get(..rest.find(|c| !is_name(c))?)?;
+        let ahead = rest.get(..rest.floor_char_boundary(MAX_NAME + 1))?;
+        let name = rest.get(..ahead.find(|c| !is_name(c))?)?;
         places::names_secret(name).then_some(())?;
         let after = rest.get(name.len()..)?;
         let equals = after.find(['=', ':'])?;
@@ -255,7 +260,8 @@ impl<'r> Scanner<'r> {
     fn user_at_host(&self, rest: &str) -> Found {
         self.words.then_some(())?;
         let is_word = |c: char| c.is_ascii_alphanumeric() || "._-".contains(c);
-        let user = rest.get(..rest.find(|c| !is_word(c))?)?;
+        let ahead = rest.get(..rest.floor_char_boundary(MAX_NAME + 1))?;
+        let user = rest.get(..ahead.find(|c| !is_word(c))?)?;
         let after = rest.get(user.len()..)?.strip_prefix('@')?;
         (!user.is_empty()).then_some(())?;
         let end = after.find(|c| !is_word(c)).unwrap_or(after.len());
@@ -277,9 +283,10 @@ impl<'r> Scanner<'r> {
 
     /// MAC, GUID, IPv6 and IPv4 addresses.
     fn address(&self, before: &str, rest: &str) -> Found {
+        let ahead = rest.get(..rest.floor_char_boundary(MAX_ADDRESS + 2))?;
         let within = |marks: &str| {
-            let end = rest.find(|c: char| !c.is_ascii_hexdigit() && !marks.contains(c));
-            let run = rest.get(..end.unwrap_or(rest.len())).unwrap_or_default();
+            let end = ahead.find(|c: char| !c.is_ascii_hexdigit() && !marks.contains(c));
+            let run = ahead.get(..end.unwrap_or(ahead.len())).unwrap_or_default();
             let trimmed = run.trim_end_matches(['.', '-']);
             // `fe80::` ends in two, `address:` in one.
             match trimmed.strip_suffix(':') {
