@@ -243,6 +243,26 @@ fn given_an_idle_gpu_then_its_slow_link_is_no_fault_and_its_rate_is_that_under_l
 }
 
 #[test]
+fn given_an_idle_gpu_on_a_narrow_link_then_only_its_speed_is_excused() {
+    let mut machine = machines::pcie_box();
+    let gpu = machine.topology().gpus[0].address.expect("on the bus");
+    machine.degrade(gpu, speed(1, 8));
+    let topology = machine.topology();
+    assert_eq!(topology.link_state(gpu), Some(LinkState::Degraded));
+    let crossing = topology.crossing_above(gpu).expect("a link");
+    assert_eq!(crossing.rate, Some(gen4(8).rate()));
+    assert!(crossing.link.ends_with(" Gen4 x8"), "{}", crossing.link);
+
+    // AMD's driver gives lanes back as well.
+    let mut machine = Fixture::new();
+    let socket = machine.socket();
+    let port = machine.root_port(socket, gen5(16));
+    let gpu = machine.gpu(port, &GpuModel::MI300X);
+    machine.degrade(gpu, speed(1, 8));
+    assert_eq!(machine.topology().link_state(gpu), Some(LinkState::Idle));
+}
+
+#[test]
 fn given_the_bridge_on_an_idle_gpu_s_board_then_its_slow_link_is_no_fault_either() {
     let mut machine = Fixture::new();
     let socket = machine.socket();

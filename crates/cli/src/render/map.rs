@@ -110,7 +110,9 @@ fn some(n: usize, one: &str) -> String {
 /// The machine around the devices, as far as it is known.
 pub fn host(topology: &Topology) -> String {
     let host = &topology.host;
+    // Processors without a name have the number of their maker alone, which tells people nothing.
     let cpu = host.cpu_name.as_ref().or(host.cpu_vendor.as_ref());
+    let cpu = cpu.filter(|name| !name.starts_with("0x"));
     let sockets = host.sockets.filter(|sockets| *sockets > 1);
     let memory = topology.numa.iter().map(|node| node.memory);
     let memory = memory.collect::<Option<Vec<_>>>().filter(|m| !m.is_empty());

@@ -175,12 +175,12 @@ pub fn link(topology: &Topology, address: PciAddress) -> (Cell, Option<BytesPerS
     ) else {
         return (Cell::from(""), None);
     };
-    let cell = match (state, link.current, link.maximum) {
-        (LinkState::Degraded, Some(current), Some(maximum)) => {
-            Cell::styled(BAD, format!("{current}, not {maximum}"))
+    let cell = match (state, topology.speed_under_load(address), link.maximum) {
+        (LinkState::Degraded, Some(speed), Some(maximum)) => {
+            Cell::styled(BAD, format!("{speed}, not {maximum}"))
         }
-        (LinkState::Idle, _, Some(maximum)) => Cell::styled(FAINT, format!("{maximum}, idle")),
-        (_, Some(current), _) => current.to_string().into(),
+        (LinkState::Idle, Some(speed), _) => Cell::styled(FAINT, format!("{speed}, idle")),
+        (_, Some(speed), _) => speed.to_string().into(),
         (_, None, Some(maximum)) => Cell::styled(FAINT, format!("up to {maximum}")),
         (_, None, None) => Cell::from(""),
     };

@@ -25,6 +25,7 @@ pub enum LinkState {
 /// Performance states of NVIDIA GPUs from this one on are idle ones.
 const IDLE_PERFORMANCE_STATE: u8 = 8;
 const FIRST_GENERATION: u8 = 1;
+const AMD: u16 = 0x1002;
 
 impl Topology {
     /// The link above a function. A virtual function shares that of its physical function.
@@ -47,39 +48,44 @@ impl Topology {
         let (Some(current), Some(maximum)) = (link.current, link.maximum) else {
             return Some(LinkState::Unknown);
         };
-        let full = current.meet(maximum) == maximum;
-        Some(if full {
+        let full = |speed: PcieSpeed| speed.meet(maximum) == maximum;
+        Some(if full(current) {
             LinkState::Full
         } else if is_management(function) {
             LinkState::Unknown
-        } else if self.leads_to_idle_gpu(function, current) {
+        } else if full(self.under_load(function, current, maximum)) {
             LinkState::Idle
         } else {
             LinkState::Degraded
         })
     }
 
-    /// Whether a slow link is one that a GPU's driver slowed down to save power: the GPU's own,
-    /// or that of the bridge on its board.
+    /// What a link would run at if the GPU behind it had something to do. Drivers slow links down
+    /// to save power; AMD's narrows them too, while a narrow link to NVIDIA's is a fault.
+    fn under_load(
+        &self,
+        function: &PciDevice,
+        current: PcieSpeed,
+        maximum: PcieSpeed,
+    ) -> PcieSpeed {
+        if !self.leads_to_idle_gpu(function, current) {
+            return current;
+        }
+        PcieSpeed {
+            width: match function.vendor {
+                AMD => maximum.width,
+                _ => current.width,
+            },
+            ..maximum
+        }
+    }
+
+    /// Whether a link is one that a GPU's driver slows down to save power, at a time when it would:
+    /// the GPU's own, or that of the bridge on its board.
     fn leads_to_idle_gpu(&self, function: &PciDevice, current: PcieSpeed) -> bool {
         let slowest = current.generation.0 == FIRST_GENERATION;
         if function.is_bridge() {
-            if !slowest {
-                return false;
-            }
-            let mut below = self.pci.values().filter(|endpoint| {
-                !endpoint.is_bridge()
-                    && self
-                        .above(endpoint.address)
-                        .any(|bridge| bridge.address == function.address)
-            });
-            // Boards carry bridges of the GPU's own maker, and its sound device beside the GPU.
-            let mut gpus = 0;
-            let only_its_own = below.all(|endpoint| {
-                gpus += usize::from(self.is_gpu(endpoint));
-                endpoint.vendor == function.vendor
-            });
-            return only_its_own && gpus > 0;
+            return slowest && self.is_on_a_gpu_s_board(function);
         }
         if !self.is_gpu(function) {
             return false;
@@ -97,8 +103,35 @@ impl Topology {
         slowest || asleep || resting
     }
 
+    /// Boards carry bridges of the GPU's own maker, and its sound device beside the GPU.
+    fn is_on_a_gpu_s_board(&self, bridge: &PciDevice) -> bool {
+        let below = self.pci.values().filter(|endpoint| {
+            let mut above = self.above(endpoint.address);
+            !endpoint.is_bridge() && above.any(|one| one.address == bridge.address)
+        });
+        let mut gpus = 0;
+        for endpoint in below {
+            if endpoint.vendor != bridge.vendor {
+                return false;
+            }
+            gpus += usize::from(self.is_gpu(endpoint));
+        }
+        gpus > 0
+    }
+
     fn is_gpu(&self, function: &PciDevice) -> bool {
         decode::gpu_vendor(function, &self.pci).is_some()
+    }
+
+    /// What the link above a function runs at, or would if the idle GPU behind it were busy; `None`
+    /// where there is no link or its speed is not known.
+    pub fn speed_under_load(&self, address: PciAddress) -> Option<PcieSpeed> {
+        let function = self.with_link(address)?;
+        let link = function.link?;
+        Some(match (link.current?, link.maximum) {
+            (current, Some(maximum)) => self.under_load(function, current, maximum),
+            (current, None) => current,
+        })
     }
 
     /// The link above a function as something that a hop crosses; `None` where there is none.
@@ -110,12 +143,10 @@ impl Topology {
             .get(&address)
             .and_then(|function| function.parent)
             .map_or_else(|| "host bridge".to_owned(), |parent| parent.to_string());
-        // What an idle GPU's link runs at says nothing about what it carries under load.
-        let current = link.current.filter(|_| state != LinkState::Idle);
+        let current = self.speed_under_load(address);
         let speed = match (current, link.rate, link.maximum) {
             (Some(current), _, _) => current.to_string(),
             (None, Some(rate), _) => rate.to_string(),
-            (None, None, Some(maximum)) if state == LinkState::Idle => maximum.to_string(),
             (None, None, Some(maximum)) => format!("up to {maximum}"),
             (None, None, None) => "of unknown speed".into(),
         };
