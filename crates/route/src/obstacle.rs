@@ -252,7 +252,8 @@ codes! {
     LayeredBlockDevice = "layered-block-device",
     /// The drive is not a PCIe device that can address its peers.
     DriveNotOnPcie = "drive-not-on-pcie",
-    /// The file lies on a network file system whose client works through the kernel's network stack.
+    /// The file lies on a network file system or drive whose client works through the kernel's
+    /// network stack.
     NetworkFileSystem = "network-file-system",
     /// Objects come over HTTP and TLS, which need the CPU.
     ObjectStore = "object-store",

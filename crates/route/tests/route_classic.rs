@@ -6,9 +6,10 @@
 //! switch on socket 0, and two GPUs on root ports of socket 1: one link up.
 
 use crowfly_route::fixture::{Fixture, machines};
-use crowfly_route::hop::{Candidate, Class, Route};
+use crowfly_route::hop::{Candidate, Capacity, Class, Hop, Route};
 use crowfly_route::place::Place;
-use crowfly_route::search;
+use crowfly_route::search::{self, Calibration, DriveRates, Measured, Search};
+use crowfly_route::units::BytesPerSecond;
 
 /// `name: class copies/touches/PCIe/RAM ceiling provenance @binding hop`, one line a candidate.
 fn lines(machine: &Fixture, from: &str, to: &str) -> Vec<String> {
@@ -342,6 +343,66 @@ fn given_a_staged_route_the_link_it_goes_up_and_down_is_named() {
     assert_eq!(shared("gpu:0", "o-direct"), [uplink]);
     assert_eq!(shared("gpu:0", "gpudirect-storage"), [""; 0]);
     assert_eq!(shared("gpu:1", "o-direct"), [""; 0]);
+}
+
+/// 100 GB/s of memory, shared by the four passes of the page cache: 25 GB/s each. The drive's own
+/// rate was measured below what its link does, and one core's copying below what is assumed.
+#[test]
+fn given_measured_rates_they_replace_what_was_assumed_and_say_so() {
+    let measured = |gb| {
+        Some(Calibration {
+            rate: BytesPerSecond::gb(gb),
+            how: "a probe".into(),
+        })
+    };
+    let drive = DriveRates {
+        read: measured(6.5),
+        write: measured(4.0),
+    };
+    let rates = Measured {
+        copy: measured(9.2),
+        memory: measured(100.0),
+        drives: [("nvme0".to_owned(), drive)].into(),
+        ..Measured::default()
+    };
+    let topology = machines::dgx_h100().topology();
+    let search = Search {
+        topology: &topology,
+        snapshot: None,
+        measured: &rates,
+    };
+    let place = |text: &str| text.parse::<Place>().expect(text);
+    let capacities = |from: &str, to: &str| -> Vec<String> {
+        let found = search
+            .candidates(&place(from), &place(to))
+            .expect("both exist");
+        let cached = found
+            .iter()
+            .find(|c| c.route.name == "page-cache")
+            .expect("planned");
+        let capacity = |hop: &Hop| {
+            hop.capacity
+                .as_ref()
+                .map_or("–".into(), Capacity::to_string)
+        };
+        cached.route.hops.iter().map(capacity).collect()
+    };
+    assert_eq!(
+        capacities("drive:nvme0", "gpu:0"),
+        [
+            "6.50 GB/s (measured)",
+            "9.20 GB/s (measured)",
+            "25.0 GB/s (measured)"
+        ]
+    );
+    assert_eq!(
+        capacities("gpu:0", "drive:nvme0"),
+        [
+            "25.0 GB/s (measured)",
+            "9.20 GB/s (measured)",
+            "4.00 GB/s (measured)"
+        ]
+    );
 }
 
 #[test]

@@ -430,6 +430,53 @@ fn given_a_degraded_link_it_is_named_with_what_it_costs() {
 }
 
 #[test]
+fn given_firmware_that_does_not_tell_the_node_whether_the_way_leaves_the_socket_is_open() {
+    let mut machine = machines::dgx_h100();
+    let nowhere: Vec<String> = machine
+        .snapshot()
+        .iter()
+        .map(|(key, _)| key.to_owned())
+        .filter(|key| key.ends_with("/numa_node"))
+        .collect();
+    for key in nowhere {
+        machine.text(key, "-1");
+    }
+    let direct = candidate(&machine, "drive:nvme0", "gpu:4", "gpudirect-storage");
+    let unknown = obstacle(&direct, Code::PathUnreadable);
+    assert_eq!(unknown.effect, Effect::Unproven);
+    let doubt = &unknown.evidence[0].shows;
+    assert!(doubt.starts_with("the NUMA node of "), "{doubt}");
+}
+
+#[test]
+fn given_an_amd_machine_an_adapter_without_relaxed_ordering_is_slow() {
+    let verdict = |cpu: fn(&mut Fixture)| {
+        let mut ready = Server::ready(cpu);
+        let key = format!("/sys/bus/pci/devices/{}/config", ready.nic);
+        let mut bytes = ready
+            .machine
+            .snapshot()
+            .bytes(&key)
+            .expect("readable")
+            .to_vec();
+        // Device Control of the PCI Express capability, bit 4.
+        let express = usize::from(bytes[0x34]);
+        bytes[express + 8] &= !0x10;
+        ready
+            .machine
+            .observe(key, Observation::Value(Value::Bytes(bytes)));
+        codes(&candidate(
+            &ready.machine,
+            "nic:mlx5_0",
+            "gpu:0",
+            "gpudirect-rdma",
+        ))
+    };
+    assert_eq!(verdict(epyc), [("relaxed-ordering-off", Effect::Slows)]);
+    assert_eq!(verdict(xeon), []);
+}
+
+#[test]
 fn given_a_virtual_machine_the_ports_seen_are_not_the_real_ones() {
     let mut ready = Server::ready(xeon);
     ready
@@ -978,6 +1025,45 @@ fn given_lustre_over_rdma_the_adapter_reaches_the_gpu_if_its_client_knows_nvidia
     assert_eq!(codes(&direct), [("no-storage-driver", Effect::Blocks)]);
     let staged = candidate(&ready.machine, "/lustre/m", "gpu:0", "rdma");
     assert_eq!(staged.standing(), Standing::Open);
+}
+
+/// Turns a drive into one that is reached over the network.
+fn over_fabrics(machine: &mut Fixture, drive: &str, transport: &str) {
+    let at = format!("/sys/class/nvme/{drive}");
+    machine.link(
+        at.as_str(),
+        format!("../../devices/virtual/nvme-fabrics/ctl/{drive}"),
+    );
+    machine.text(format!("{at}/transport"), transport);
+    machine.text(format!("{at}/address"), "traddr=10.0.0.1,trsvcid=4420");
+}
+
+#[test]
+fn given_a_drive_reached_by_tcp_its_data_comes_through_the_network_stack() {
+    let mut ready = Server::ready(xeon);
+    over_fabrics(&mut ready.machine, "nvme1", "tcp");
+    let direct = candidate(&ready.machine, "drive:nvme1", "gpu:0", "gpudirect-storage");
+    let client = obstacle(&direct, Code::NetworkFileSystem);
+    assert_eq!(client.evidence[0].at, "/sys/class/nvme/nvme1/transport");
+    assert_eq!(client.evidence[0].shows, "tcp");
+    let sockets = candidate(&ready.machine, "drive:nvme1", "gpu:0", "sockets");
+    assert_eq!(codes(&sockets), []);
+    assert_eq!(sockets.route.counters().cpu_touches, 1);
+}
+
+#[test]
+fn given_a_drive_reached_by_rdma_the_adapter_delivers_it() {
+    let mut ready = Server::ready(xeon);
+    over_fabrics(&mut ready.machine, "nvme1", "rdma");
+    ready.machine.text(
+        "kallsyms:nvme_rdma_v1_register_nvfs_dma_ops",
+        "t [nvme_rdma]",
+    );
+    let direct = candidate(&ready.machine, "drive:nvme1", "gpu:0", "gpudirect-storage");
+    assert_eq!(codes(&direct), []);
+    assert_eq!(direct.route.hops[1].carrier.to_string(), "DMA by mlx5_0");
+    let written = candidate(&ready.machine, "gpu:0", "drive:nvme1", "gpudirect-storage");
+    assert_eq!(written.route.counters().host_ram_passes, 0);
 }
 
 #[test]

@@ -101,6 +101,14 @@ impl World<'_> {
             if kind == "dm crypt" {
                 return Some(encrypted(name));
             }
+            if kind == "disk" {
+                return Some(Obstacle::unproven(
+                    Code::LayeredBlockDevice,
+                    format!(
+                        "Whether GPUDirect Storage sees through {name}, which joins several paths to a drive, is not known."
+                    ),
+                ));
+            }
             Some(
                 Obstacle::blocks(
                     Code::LayeredBlockDevice,

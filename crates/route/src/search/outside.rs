@@ -4,14 +4,14 @@ use super::World;
 use super::draft::Draft;
 use super::fabric::{End, How};
 use super::legs::host;
-use super::peer::list;
-use super::store::{Network, Store, Transport};
+use super::store::{Client, Network, Store, Transport};
 use crate::hop::{CpuWork, Hop, HostUse, Stop};
 use crate::obstacle::{Code, Confidence, Evidence, Fix, Obstacle};
 use crate::topology::Device;
 use crate::units::NumaNode;
 
 /// Where the clients of network file systems show that nvidia-fs can place data for them.
+const NVME_HOOKS: [&str; 1] = ["kallsyms:nvme_rdma_v1_register_nvfs_dma_ops"];
 const NFS_HOOKS: [&str; 1] = ["kallsyms:rpcrdma_register_nvfs_dma_ops"];
 const LUSTRE_HOOKS: [&str; 2] = [
     "kallsyms:lnet_register_nvfs_dma_ops",
@@ -35,7 +35,7 @@ impl<'a> World<'a> {
             drafts.extend(self.servers_by_rdma(store, servers, end, &from));
         }
         if servers.transport != Transport::Rdma {
-            drafts.extend(self.servers_by_sockets(store, servers, end, &from));
+            drafts.extend(self.servers_by_sockets(servers, end, &from));
         }
         drafts
     }
@@ -52,14 +52,14 @@ impl<'a> World<'a> {
             let missing = self.no_nic(How::Rdma);
             return vec![Draft::missing("rdma", missing)];
         };
-        let unsaid = (servers.transport == Transport::Unsaid).then(|| self.unsaid(store, servers));
+        let unsaid = (servers.transport == Transport::Unsaid).then(|| self.unsaid(servers));
         let arrive = self.wire_hop(nic, How::Rdma, from.clone());
         let whole = |hops: Vec<Hop>| [vec![arrive.clone()], hops].concat();
         let mut drafts = Vec::new();
         if let End::Gpu(gpu) = end {
             let hops = whole(self.off_nic(nic, end, How::Straight));
             let draft = Draft::new(straight_name, hops)
-                .with(self.client_places(store))
+                .with(self.client_places(store, servers))
                 .with(self.peer_access(gpu))
                 .with(self.nic_reaches(nic, gpu));
             drafts.push(draft);
@@ -79,20 +79,14 @@ impl<'a> World<'a> {
             .collect()
     }
 
-    fn servers_by_sockets(
-        &self,
-        store: &Store<'a>,
-        servers: Network<'a>,
-        end: End,
-        from: &Stop,
-    ) -> Vec<Draft> {
+    fn servers_by_sockets(&self, servers: Network<'a>, end: End, from: &Stop) -> Vec<Draft> {
         let mut drafts = Vec::new();
         if let End::Gpu(_) = end
             && servers.transport == Transport::Sockets
         {
             drafts.push(Draft::missing(
                 "gpudirect-storage",
-                self.kernel_client(store, servers),
+                self.kernel_client(servers),
             ));
         }
         let Some(nic) = self.nic_outside(end) else {
@@ -169,8 +163,16 @@ impl<'a> World<'a> {
     }
 
     /// Whether the client of a network file system places data in GPU memory.
-    fn client_places(&self, store: &Store<'a>) -> Vec<Obstacle> {
-        let fs = store.mount.map_or("", |mount| mount.fs_type.as_str());
+    fn client_places(&self, store: &Store<'a>, servers: Network<'a>) -> Vec<Obstacle> {
+        let fs = match servers.client {
+            Client::FileSystem(fs) => fs,
+            Client::Nvme => {
+                let hook = self.nvidia_fs_client(&NVME_HOOKS, "NVMe over RDMA");
+                let layers = self.layers_for_nvidia_fs(store);
+                let placed = self.placed_by_cufile(store).into_iter().collect();
+                return [hook, layers, placed].concat();
+            }
+        };
         match fs {
             "nfs" | "nfs4" => self.nvidia_fs_client(&NFS_HOOKS, "NFS over RDMA"),
             "lustre" => self.nvidia_fs_client(&LUSTRE_HOOKS, "Lustre"),
@@ -199,49 +201,72 @@ impl<'a> World<'a> {
         }
     }
 
-    fn unsaid(&self, store: &Store<'a>, servers: Network<'a>) -> Obstacle {
+    fn unsaid(&self, servers: Network<'a>) -> Obstacle {
         Obstacle::unproven(
             Code::NetworkFileSystem,
             format!(
-                "Whether the client of {} talks RDMA or TCP is in its own configuration, which was not looked at.",
+                "Whether the client of {} talks RDMA or TCP was not looked at, or is in its own configuration.",
                 servers.source
             ),
         )
-        .proved_by(self.mount_evidence(store))
+        .proved_by([self.client_evidence(servers)])
     }
 
-    fn kernel_client(&self, store: &Store<'a>, servers: Network<'a>) -> Obstacle {
-        let fs = store.mount.map_or("", |mount| mount.fs_type.as_str());
-        let fix = match fs {
-            "nfs" | "nfs4" => Fix::by_hand(
+    fn kernel_client(&self, servers: Network<'a>) -> Obstacle {
+        let (client, fix) = match servers.client {
+            Client::FileSystem("nfs" | "nfs4") => (
+                "NFS client",
                 "If the server speaks NFS over RDMA, mount with -o proto=rdma,port=20049.",
             ),
-            "lustre" => Fix::by_hand("Give client and servers a network over RDMA (o2ib)."),
-            _ => Fix::by_hand(
+            Client::FileSystem("lustre") => (
+                "Lustre client",
+                "Give client and servers a network over RDMA (o2ib).",
+            ),
+            Client::FileSystem(_) => (
+                "client of the file system",
                 "Copy the data to a local NVMe drive, or serve it by a file system with an RDMA client.",
             ),
+            Client::Nvme => (
+                "NVMe driver",
+                "Connect the drive by RDMA: nvme connect -t rdma.",
+            ),
         };
-        let transport = store.mount.map(|mount| {
-            let wanted = ["proto=", "vers=", "net="];
-            let told: Vec<&String> = mount
-                .options
-                .iter()
-                .filter(|o| wanted.iter().any(|w| o.starts_with(w)))
-                .collect();
-            Evidence::new(
-                "/proc/self/mountinfo",
-                format!("{} type {fs} {}", mount.source, list(&told)),
-            )
-        });
         Obstacle::blocks(
             Code::NetworkFileSystem,
             format!(
-                "The {fs} client takes the data of {} from the kernel's network stack, which copies it in host RAM.",
+                "The {client} takes the data of {} from the kernel's network stack, which copies it in host RAM.",
                 servers.source
             ),
         )
-        .proved_by(transport)
-        .fixed_by(fix)
+        .proved_by([self.client_evidence(servers)])
+        .fixed_by(Fix::by_hand(fix))
+    }
+
+    /// What tells how a client talks to its servers.
+    fn client_evidence(&self, servers: Network<'a>) -> Evidence {
+        let source = servers.source;
+        let fs = match servers.client {
+            Client::Nvme => {
+                return self
+                    .seen
+                    .quote(format!("/sys/class/nvme/{source}/transport"));
+            }
+            Client::FileSystem(fs) => fs,
+        };
+        let mut mounts = self.topology.mounts.iter();
+        let mount = mounts.find(|mount| mount.source == source && mount.fs_type == fs);
+        let options = mount.map_or(&[][..], |mount| mount.options.as_slice());
+        let told: Vec<&str> = options
+            .iter()
+            .map(String::as_str)
+            .filter(|option| {
+                ["proto=", "vers=", "net="]
+                    .iter()
+                    .any(|w| option.starts_with(w))
+            })
+            .collect();
+        let shows = format!("{source} type {fs} {}", told.join(","));
+        Evidence::new("/proc/self/mountinfo", shows.trim_end())
     }
 
     /// From an object store into host or GPU memory.

@@ -400,7 +400,7 @@ impl<'a> World<'a> {
             .filter_map(|drive| {
                 let what = match self.transport_of(*drive) {
                     DriveTransport::NvmePcie => return None,
-                    DriveTransport::NvmeFabrics => "an NVMe drive reached over the network",
+                    DriveTransport::NvmeFabrics => "a drive reached over the network",
                     DriveTransport::Virtio => "a paravirtual disk that the hypervisor serves",
                     DriveTransport::Scsi => "a drive behind a host adapter",
                     DriveTransport::Other => "no PCIe drive",

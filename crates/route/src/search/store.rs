@@ -27,7 +27,7 @@ pub(super) enum Holder<'a> {
     Drives(Vec<Device>),
     /// Host RAM itself.
     Ram,
-    /// Servers reached over the network by this file system.
+    /// Servers reached over the network.
     Servers(Network<'a>),
     /// The hypervisor.
     Hypervisor,
@@ -37,15 +37,25 @@ pub(super) enum Holder<'a> {
     Unknown(String),
 }
 
-/// A network file system.
+/// Servers that hold the bytes, and who talks to them.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Network<'a> {
-    /// What the servers are called in the mount table.
+    /// What the servers are called in the mount table, or the drive's name.
     pub source: &'a str,
+    pub client: Client<'a>,
     pub transport: Transport,
 }
 
-/// How the client of a network file system talks to its servers.
+/// The part of the kernel that talks to the servers.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Client<'a> {
+    /// That of this network file system.
+    FileSystem(&'a str),
+    /// The NVMe driver, for a drive reached over the network.
+    Nvme,
+}
+
+/// How a client talks to its servers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Transport {
     Rdma,
@@ -95,7 +105,11 @@ impl<'a> World<'a> {
         }
         if let Some(transport) = transport(mount) {
             let source = mount.source.as_str();
-            return store(Holder::Servers(Network { source, transport }));
+            return store(Holder::Servers(Network {
+                source,
+                client: Client::FileSystem(fs),
+                transport,
+            }));
         }
         let below = match fs {
             // An overlay's files lie on the file system of its upper or lower directory. Seen from
@@ -141,11 +155,36 @@ impl<'a> World<'a> {
             holder: if drives.is_empty() {
                 Holder::Unknown(format!("no drive below {block} was seen"))
             } else {
-                Holder::Drives(drives)
+                self.held_by(drives)
             },
             mount: None,
             stack,
         }
+    }
+
+    /// Drives, or where they are reached over the network, the servers that have them.
+    fn held_by(&self, drives: Vec<Device>) -> Holder<'a> {
+        let over_fabrics =
+            |drive: &Device| self.transport_of(*drive) == DriveTransport::NvmeFabrics;
+        let first = match drives.first() {
+            Some(Device::Drive(index)) if drives.iter().all(over_fabrics) => {
+                self.topology.drives.get(*index)
+            }
+            _ => None,
+        };
+        let Some(drive) = first else {
+            return Holder::Drives(drives);
+        };
+        let key = format!("/sys/class/nvme/{}/transport", drive.name);
+        Holder::Servers(Network {
+            source: &drive.name,
+            client: Client::Nvme,
+            transport: match self.seen.text(&key) {
+                Some("rdma") => Transport::Rdma,
+                Some("tcp") => Transport::Sockets,
+                _ => Transport::Unsaid,
+            },
+        })
     }
 
     fn drive(&self, name: &str) -> Option<Store<'a>> {
@@ -158,7 +197,7 @@ impl<'a> World<'a> {
                 let stack = block.map(|block| self.topology.stack_under(block));
                 Some(Store {
                     name: name.to_owned(),
-                    holder: Holder::Drives(vec![device]),
+                    holder: self.held_by(vec![device]),
                     mount: None,
                     stack: stack.unwrap_or_default(),
                 })
