@@ -838,7 +838,7 @@ fn given_a_tmpfs_the_bytes_are_in_ram_already() {
     let mut ready = Server::ready(xeon);
     ready.machine.mount_from("tmpfs", "/dev/shm", "tmpfs");
     let direct = candidate(&ready.machine, "/dev/shm/m", "gpu:0", "gpudirect-storage");
-    assert!(codes(&direct).contains(&("drive-not-on-pcie", Effect::Blocks)));
+    assert_eq!(codes(&direct), [("drive-not-on-pcie", Effect::Blocks)]);
     let found = search(&ready.machine, "/dev/shm/m", "gpu:0").expect("both exist");
     let copied = &found[0].route;
     assert_eq!(copied.name, "page-cache");

@@ -19,6 +19,9 @@ use crate::render;
 /// The version of the JSON form of a plan.
 pub const ROUTE_SCHEMA: &str = "crowfly.route/1";
 
+/// What some editors put in front of a file.
+const BYTE_ORDER_MARK: &[u8] = b"\xef\xbb\xbf";
+
 /// Arguments of `crowfly route`.
 #[derive(Args, Debug)]
 #[command(after_long_help = PLACES)]
@@ -131,8 +134,11 @@ fn look(args: &RouteArgs) -> Result<(Topology, Option<Snapshot>), Failure> {
         return Ok((Topology::from_snapshot(&snapshot), Some(snapshot)));
     };
     let bytes = machine::read_bounded(file, MAX_SNAPSHOT_BYTES)?;
-    let topology = Topology::from_any(&bytes)?;
-    Ok((topology, Snapshot::from_json(&bytes).ok()))
+    let content = bytes.strip_prefix(BYTE_ORDER_MARK).unwrap_or(&bytes);
+    Ok(match Snapshot::from_json(content) {
+        Ok(snapshot) => (Topology::from_snapshot(&snapshot), Some(snapshot)),
+        Err(_) => (Topology::from_any(content)?, None),
+    })
 }
 
 /// Reads a place; a bare name that is a file of this machine is a place too.

@@ -90,7 +90,17 @@ impl<'a> World<'a> {
                 .with(self.reachable(store))
         };
         let ruled = |draft: Draft, ruling| draft.with(self.drives_reach(store, device, ruling));
-        match self.gpu(gpu).map(|gpu| gpu.vendor) {
+        let vendor = self.gpu(gpu).map(|gpu| gpu.vendor);
+        if !matches!(store.holder, Holder::Drives(_) | Holder::Unknown(_)) {
+            // Without a drive nothing else matters.
+            let name = match vendor {
+                Some(GpuVendor::Nvidia) => "gpudirect-storage",
+                Some(GpuVendor::Amd) => "hipfile",
+                _ => "peer-to-peer",
+            };
+            return vec![Draft::new(name, Vec::new()).with(self.reachable(store))];
+        }
+        match vendor {
             Some(GpuVendor::Nvidia) => {
                 let by_module = straight("gpudirect-storage")
                     .with(self.nvidia_fs(store))
