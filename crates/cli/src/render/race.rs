@@ -55,7 +55,7 @@ fn table(race: &Race) -> Table {
         .number("s")
         .text("range")
         .number("GB/s")
-        .number("ceiling")
+        .number("share")
         .number("CPU s/GB")
         .number("copies")
         .number("touches")
@@ -103,7 +103,7 @@ fn footer(race: &Race) -> String {
         || "No ceiling is known.".to_owned(),
         |ceiling| {
             format!(
-                "Ceiling: {}, {}: {}.",
+                "Share: of the ceiling, {} ({}: {}).",
                 ceiling.rate,
                 ceiling.provenance.word(),
                 harmless(ceiling.provenance.detail())
