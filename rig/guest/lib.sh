@@ -54,7 +54,11 @@ locate_devices() {
 pci_of() { lookup "$1" "$RIG_OUT/addresses"; }
 
 # bind DEVICE DRIVER
-bind() { pci_of "$1" >"/sys/bus/pci/drivers/$2/bind"; }
+bind() {
+	local place=/sys/bus/pci/devices/$(pci_of "$1")
+	# A driver that is part of the kernel has found it already.
+	[ -e "$place/driver" ] || echo "${place##*/}" >"/sys/bus/pci/drivers/$2/bind"
+}
 
 # Block device of a drive of the shape, found by serial number.
 drive() {
@@ -154,4 +158,12 @@ file_on() {
 	dd if=/dev/urandom of="$folder/data" bs=1M count="$3" conv=fsync status=none
 	echo 3 >/proc/sys/vm/drop_caches
 	echo "$folder/data"
+}
+
+# republish GPU: the kernel decides anew who may reach its memory.
+republish() {
+	local address
+	address=$(pci_of "$1")
+	echo "$address" >/sys/bus/pci/drivers/crowfly_standin/unbind
+	echo "$address" >/sys/bus/pci/drivers/crowfly_standin/bind
 }

@@ -6,7 +6,7 @@ import sys
 import time
 from pathlib import Path
 
-from host import guest, kernel, parts, shape, suite
+from host import golden, guest, kernel, parts, shape, suite, witness
 from host.outcome import ExitStatus, RigError, Tally, TestResult, Verdict, Waived
 
 HOME = Path(__file__).resolve().parent.parent
@@ -23,6 +23,7 @@ def parser():
     top.add_argument("--keep", action="store_true", help="keep the drives' images beside the logs")
     top.add_argument("--json", action="store_true", help="results as JSON on standard output")
     top.add_argument("--refresh", action="store_true", help="look for a newer kernel")
+    top.add_argument("--bless", action="store_true", help="make what is captured the golden fixtures")
     top.add_argument("--crowfly", type=Path, help="the crowfly binary to test (default: the debug build)")
     return top
 
@@ -81,7 +82,11 @@ def _boot(machine, tests, ready, wanted, say):
     say(f"{machine.name}: {machine.about}")
     begin = time.monotonic()
     ended = guest.boot(machine, ready, tests, out, {"CROWFLY": _crowfly(wanted)})
-    found = list(suite.results(machine, tests, ended, out))
+    told = {
+        **golden.contradictions(machine, out, _crowfly(wanted), HOME / "golden", wanted.bless),
+        **witness.contradictions(out),
+    }
+    found = list(suite.results(machine, tests, ended, out, told))
     say(f"{machine.name}: {time.monotonic() - begin:.0f} s, logs in {out}")
     if not wanted.keep:
         guest.discard(machine, out)

@@ -119,7 +119,7 @@ def _write_settings(shape, parts, tests, out, environment):
     (out / "settings").write_text("".join(lines))
     places = [f"{place.device.name} {place.guest_path()}\n" for place in qemu.placements(shape)]
     (out / "devices").write_text("".join(places))
-    (out / "peer").write_text("".join(f"{pair} {outcome}\n" for pair, outcome in shape.peer.items()))
+    (out / "peer").write_text("".join(f"{pair} {peer.outcome}\n" for pair, peer in shape.peer.items()))
 
 
 def _names(shape, kind):

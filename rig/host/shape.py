@@ -15,12 +15,13 @@ MAX_NODES = 2
 
 SWITCHES = ("plain", "acs")
 CPUS = ("generic", "zen")
-#: What becomes of a drive's DMA into a BAR: it arrives; the kernel refuses it; the call succeeds
-#: but the data does not arrive.
+#: What becomes of a drive's DMA into a BAR: it arrives; the kernel refuses it, for a reason that has
+#: one of crowfly's codes; the call succeeds but the data does not arrive.
 PEER_OUTCOMES = ("direct", "refused", "corrupt")
 
 _DEVICE = re.compile(r"^(gpu|nvme|nic)([0-9])$")
 _PAIR = re.compile(r"^(nvme[0-9])-(gpu[0-9])$")
+_CODE = re.compile(r"^[a-z]+(-[a-z]+)*$")
 _TOP_KEYS = {"about", "cpu", "iommu", "acs_redirect", "nodes", "drive_mib_per_s", "root", "peer"}
 _ROOT_KEYS = {"node", "switch", "devices"}
 
@@ -36,6 +37,14 @@ class Device:
     name: str
     kind: str
     number: int
+
+
+@dataclass(frozen=True)
+class Peer:
+    """What the kernel makes of a pair; `code` is the obstacle's where it is refused, else None."""
+
+    outcome: str
+    code: str | None = None
 
 
 @dataclass(frozen=True)
@@ -102,7 +111,7 @@ def parse(name, text):
         nodes=_typed(name, table, "nodes", int, 1),
         drive_mib_per_s=_typed(name, table, "drive_mib_per_s", int, 0) or None,
         roots=tuple(_root(name, root) for root in _typed(name, table, "root", list, None)),
-        peer=_typed(name, table, "peer", dict, {}),
+        peer={pair: _peer(name, pair, text) for pair, text in _typed(name, table, "peer", dict, {}).items()},
     )
     _check(shape)
     return shape
@@ -124,6 +133,14 @@ def _root(name, table):
     return Root(_typed(name, table, "node", int, 0), switch, tuple(devices))
 
 
+def _peer(name, pair, text):
+    outcome, _, code = text.partition(" ") if isinstance(text, str) else (text, "", "")
+    _one_of(name, f"peer.{pair}", outcome, PEER_OUTCOMES)
+    if (outcome == "refused") != bool(_CODE.match(code)):
+        raise ShapeError(f"shape {name}: peer.{pair} = {text!r}; write 'refused CODE', and a code only there")
+    return Peer(outcome, code or None)
+
+
 def _check(shape):
     name = shape.name
     if not 1 <= shape.nodes <= MAX_NODES:
@@ -143,11 +160,10 @@ def _check(shape):
     for device in names:
         if names.count(device) > 1:
             raise ShapeError(f"shape {name}: {device} is placed {names.count(device)} times")
-    for pair, outcome in shape.peer.items():
+    for pair in shape.peer:
         match = _PAIR.match(pair)
         if not match or match[1] not in names or match[2] not in names:
             raise ShapeError(f"shape {name}: peer {pair!r} does not name a drive and a stand-in of this shape")
-        _one_of(name, f"peer.{pair}", outcome, PEER_OUTCOMES)
     for drive in shape.devices("nvme"):
         for gpu in shape.devices("gpu"):
             if f"{drive.name}-{gpu.name}" not in shape.peer:

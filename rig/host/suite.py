@@ -2,7 +2,6 @@
 
 import re
 
-from host import mapped, witness
 from host.guest import TEST_LIMIT
 from host.outcome import ExitStatus, RigError, TestResult, Verdict
 
@@ -11,28 +10,31 @@ TIMED_OUT = (124, 137)
 _SHAPES = re.compile(r"^# shapes: (.+)$", re.MULTILINE)
 
 
-def shapes_of(test_text):
-    """The shapes a test is for, from its `# shapes:` line: a set of names, or None for every shape."""
+def is_for(test_text, shape_name):
+    """Whether a test's `# shapes:` line (`all`, `all but NAMES`, or `NAMES`) includes a shape."""
     match = _SHAPES.search(test_text)
     if not match:
-        raise RigError("a test has no '# shapes:' line; write 'all' or the names of shapes")
-    names = set(match[1].split())
-    return None if names == {"all"} else names
+        raise RigError("a test has no '# shapes:' line; write 'all', 'all but' some, or the names of shapes")
+    words = match[1].split()
+    if words[:1] == ["all"]:
+        return shape_name not in words[2:]
+    return shape_name in words
 
 
 def tests_for(shape, folder):
     """Names of the tests for `shape`, `shape.sh` first: nothing else means much where it fails."""
     names = []
     for path in sorted(folder.glob("*.sh"), key=lambda path: (path.stem != "shape", path.stem)):
-        shapes = shapes_of(path.read_text())
-        if shapes is None or shape.name in shapes:
+        if is_for(path.read_text(), shape.name):
             names.append(path.stem)
     return names
 
 
-def results(shape, tests, ended, out):
-    """One result per test asked for; a test that left no row failed, whatever the boot says."""
-    against = {**mapped.contradictions(shape, out), **witness.contradictions(out)}
+def results(shape, tests, ended, out, told):
+    """One result per test asked for; a test that left no row failed, whatever the boot says.
+
+    `told` is what a look from outside says against a test, by its name.
+    """
     rows = {name: (status, seconds, last) for name, status, seconds, last in ended.rows}
     if ended.broken:
         console = str(out / "console.log")
@@ -43,7 +45,7 @@ def results(shape, tests, ended, out):
             yield TestResult(shape.name, test, Verdict.FAILED, 0.0, "it left no result", log)
             continue
         status, seconds, last = rows[test]
-        verdict, detail = _judge(status, last, against.get(test))
+        verdict, detail = _judge(status, last, told.get(test))
         yield TestResult(shape.name, test, verdict, seconds, detail, log)
 
 

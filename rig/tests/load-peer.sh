@@ -1,4 +1,4 @@
-# shapes: all
+# shapes: all but slow-drives
 # crowfly loads a file into peer memory as far as the machine allows: straight where the kernel lets
 # the drive reach the BAR, through host RAM with the reason where it refuses, and not at all where
 # the bytes do not arrive. The receipt says which, and QEMU's trace agrees.

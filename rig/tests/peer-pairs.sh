@@ -1,4 +1,4 @@
-# shapes: all
+# shapes: all but slow-drives
 # What the kernel makes of a read from each drive into each stand-in is what the shape says, seen
 # with the rig's own mover: by result, by content, and by where QEMU saw the bytes go.
 . "$RIG_HOME/guest/lib.sh"

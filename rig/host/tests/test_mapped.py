@@ -1,11 +1,9 @@
 """crowfly's map against the shape."""
 
-import json
-import tempfile
 import unittest
-from pathlib import Path
 
 from host import mapped, shape
+from host.crowfly import Disagreement
 
 SHAPE = shape.parse(
     "pair",
@@ -23,7 +21,7 @@ node = 1
 devices = ["nic0"]
 [peer]
 nvme0-gpu0 = "direct"
-nvme1-gpu0 = "refused"
+nvme1-gpu0 = "refused no-common-switch"
 """,
 )
 ADDRESSES = {"gpu0": "0000:43:00.0", "nvme0": "0000:44:00.0", "nvme1": "0000:45:00.0", "nic0": "0000:81:00.0"}
@@ -47,34 +45,28 @@ def drawn():
 
 
 class Maps(unittest.TestCase):
+    def told(self, wrong):
+        with self.assertRaises(Disagreement) as caught:
+            mapped.hold_map_against_shape(SHAPE, wrong, ADDRESSES)
+        return str(caught.exception)
+
     def test_given_the_shapes_own_map_there_is_nothing_to_say(self):
-        self.assertIsNone(mapped.contradiction(SHAPE, drawn(), ADDRESSES))
+        mapped.hold_map_against_shape(SHAPE, drawn(), ADDRESSES)
 
     def test_given_a_device_left_out_it_is_named(self):
         wrong = drawn()
         wrong["devices"].pop()
-        told = mapped.contradiction(SHAPE, wrong, ADDRESSES)
-        self.assertEqual(told, "nic0 at 0000:81:00.0 is not on the map")
+        self.assertEqual(self.told(wrong), "nic0 at 0000:81:00.0 is not on the map")
 
     def test_given_a_device_on_the_wrong_node_both_nodes_are_named(self):
         wrong = drawn()
         wrong["devices"][0]["numa"] = 1
-        self.assertEqual(mapped.contradiction(SHAPE, wrong, ADDRESSES), "gpu0: built on node 0, drawn on node 1")
+        self.assertEqual(self.told(wrong), "gpu0: built on node 0, drawn on node 1")
 
     def test_given_a_wrong_distance_both_are_named(self):
         wrong = drawn()
         wrong["distances"][0]["relation"] = "SYS"
-        self.assertEqual(mapped.contradiction(SHAPE, wrong, ADDRESSES), "gpu0 and nvme0: built PIX, drawn SYS")
-
-    def test_a_folder_without_a_map_says_nothing_and_one_with_rubbish_does(self):
-        with tempfile.TemporaryDirectory() as folder:
-            out = Path(folder)
-            self.assertEqual(mapped.contradictions(SHAPE, out), {})
-            (out / "addresses").write_text("".join(f"{d} {a}\n" for d, a in ADDRESSES.items()))
-            (out / "map.json").write_text(json.dumps(drawn()))
-            self.assertEqual(mapped.contradictions(SHAPE, out), {})
-            (out / "map.json").write_text("[]")
-            self.assertIn("map.json is not a map", mapped.contradictions(SHAPE, out)["capture"])
+        self.assertEqual(self.told(wrong), "gpu0 and nvme0: built PIX, drawn SYS")
 
 
 if __name__ == "__main__":

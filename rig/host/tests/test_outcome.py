@@ -30,10 +30,10 @@ class Statuses(unittest.TestCase):
 
 
 class Results(unittest.TestCase):
-    def results(self, rows, broken=None, tests=("t",)):
+    def results(self, rows, broken=None, tests=("t",), told=None):
         with tempfile.TemporaryDirectory() as out:
             ended = Ended(rows, 1.0, broken)
-            found = suite.results(parse("small", SMALL), tests, ended, Path(out))
+            found = suite.results(parse("small", SMALL), tests, ended, Path(out), told or {})
             return [(result.test, result.verdict, result.detail) for result in found]
 
     def test_exit_statuses_become_verdicts_with_the_last_line_as_detail(self):
@@ -42,6 +42,10 @@ class Results(unittest.TestCase):
         self.assertEqual(self.results([("t", 3, 1.0, "lost")]), [("t", Verdict.FAILED, "lost")])
         self.assertEqual(self.results([("t", 3, 1.0, "")]), [("t", Verdict.FAILED, "exit status 3")])
         self.assertEqual(self.results([("t", 124, 1.0, "")]), [("t", Verdict.FAILED, "not done after 120 s")])
+
+    def test_what_is_seen_from_outside_fails_a_test_that_passed(self):
+        self.assertEqual(self.results([("t", 0, 1.0, "")], told={"t": "a lie"}), [("t", Verdict.FAILED, "a lie")])
+        self.assertEqual(self.results([("t", 77, 1.0, "no")], told={"t": "a lie"}), [("t", Verdict.WAIVED, "no")])
 
     def test_a_test_that_left_no_row_failed(self):
         self.assertEqual(self.results([]), [("t", Verdict.FAILED, "it left no result")])
@@ -53,10 +57,13 @@ class Results(unittest.TestCase):
         )
 
     def test_a_test_names_its_shapes_or_is_an_error(self):
-        self.assertEqual(suite.shapes_of("# shapes: one-switch rails\n"), {"one-switch", "rails"})
-        self.assertIsNone(suite.shapes_of("# shapes: all\n"))
+        self.assertTrue(suite.is_for("# shapes: one-switch rails\n", "rails"))
+        self.assertFalse(suite.is_for("# shapes: one-switch rails\n", "acs-on"))
+        self.assertTrue(suite.is_for("# shapes: all\n", "rails"))
+        self.assertTrue(suite.is_for("# shapes: all but rails\n", "acs-on"))
+        self.assertFalse(suite.is_for("# shapes: all but rails\n", "rails"))
         with self.assertRaises(RigError):
-            suite.shapes_of("echo\n")
+            suite.is_for("echo\n", "rails")
 
 
 class Archives(unittest.TestCase):

@@ -22,7 +22,15 @@ class Reading(unittest.TestCase):
         small = shape.parse("small", SMALL)
         self.assertEqual([device.name for device in small.devices()], ["gpu0", "nvme0"])
         self.assertEqual((small.cpu, small.iommu, small.acs_redirect, small.nodes), ("generic", False, False, 1))
-        self.assertEqual(small.peer, {"nvme0-gpu0": "direct"})
+        self.assertEqual(small.peer, {"nvme0-gpu0": shape.Peer("direct")})
+
+    def test_a_refusal_has_a_code_and_nothing_else_has(self):
+        refused = shape.parse("small", SMALL.replace('"direct"', '"refused acs-redirect"'))
+        self.assertEqual(refused.peer, {"nvme0-gpu0": shape.Peer("refused", "acs-redirect")})
+        for wrong in ['"refused"', '"direct acs-redirect"', '"refused two words"']:
+            with self.subTest(wrong=wrong), self.assertRaises(shape.ShapeError) as caught:
+                shape.parse("bad", SMALL.replace('"direct"', wrong))
+            self.assertIn("write 'refused CODE'", str(caught.exception))
 
     def test_every_shape_of_the_rig_is_well_formed(self):
         names = [path.stem for path in SHAPES.glob("*.toml")]
