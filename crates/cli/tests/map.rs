@@ -82,6 +82,19 @@ fn given_other_programs_files_the_map_is_drawn_or_the_refusal_says_what_is_read(
     assert_eq!(json(&output)["error"]["code"], "topology-unrecognised");
     assert!(text(&output.stderr).contains("`lstopo --of xml`"));
 
+    let file = written(
+        folder.path(),
+        "forged.xml",
+        "<system>\u{1b}[2Jall is well</system>",
+    );
+    let output = map(&["--from", &file]);
+    assert_eq!(output.status.code(), Some(65));
+    assert!(
+        !text(&output.stderr).contains('\u{1b}'),
+        "{}",
+        text(&output.stderr)
+    );
+
     let output = map(&["--from", "/no/such/file"]);
     assert_eq!(output.status.code(), Some(66));
 }

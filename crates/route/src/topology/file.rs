@@ -100,14 +100,7 @@ fn begins(bytes: &[u8]) -> String {
     shortened(&String::from_utf8_lossy(start))
 }
 
-/// As much of a text as belongs into an error's message, with control characters spelled out.
+/// As much of a text as belongs into an error's message.
 pub(super) fn shortened(text: &str) -> String {
-    let mut short = String::new();
-    for c in text.chars().take(24) {
-        match c.is_control() {
-            true => short.extend(c.escape_default()),
-            false => short.push(c),
-        }
-    }
-    short
+    text.chars().take(24).collect()
 }
