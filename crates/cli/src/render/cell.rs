@@ -12,16 +12,22 @@ use super::text::harmless;
 #[derive(Clone, Debug)]
 pub struct Cell {
     pub(super) text: String,
+    /// Columns of the text.
+    pub(super) width: usize,
     pub(super) style: Style,
 }
 
 impl Cell {
     /// Text in a style.
     pub fn styled(style: Style, text: impl AsRef<str>) -> Self {
-        Self {
-            text: harmless(text.as_ref()).into_owned(),
-            style,
-        }
+        let text = harmless(text.as_ref()).into_owned();
+        // The listing of a large model is made of tens of thousands of plain cells.
+        let width = if text.is_ascii() {
+            text.len()
+        } else {
+            text.width()
+        };
+        Self { text, width, style }
     }
 
     /// The text without its style.
@@ -31,7 +37,7 @@ impl Cell {
 
     /// The text in its style, filled up with spaces to `columns` columns.
     pub fn padded(&self, columns: usize) -> String {
-        let padding = columns.saturating_sub(self.text.width());
+        let padding = columns.saturating_sub(self.width);
         format!("{self}{}", " ".repeat(padding))
     }
 

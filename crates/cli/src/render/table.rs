@@ -1,5 +1,8 @@
 //! Tables: columns as wide as they need to be, numbers to the right, one column that gives way.
 
+use std::borrow::Cow;
+
+use anstyle::Style;
 use unicode_width::UnicodeWidthStr;
 
 use super::cell::Cell;
@@ -85,7 +88,7 @@ impl Table {
         let natural = |(index, column): (usize, &Column)| {
             let cells = self.rows.iter().filter_map(|row| row.get(index));
             cells
-                .map(|cell| cell.text.width())
+                .map(|cell| cell.width)
                 .chain([column.title.width()])
                 .max()
                 .unwrap_or(0)
@@ -109,43 +112,62 @@ impl Table {
     }
 
     fn lines(&self, row: &[Cell], widths: &[usize], text: &mut String) {
+        let fits = |(cell, width): (&Cell, &usize)| cell.width <= *width;
+        if row.iter().zip(widths).all(fits) {
+            let parts = row
+                .iter()
+                .map(|cell| Some((cell.text.as_str(), cell.width)));
+            return self.line(row, parts, widths, text);
+        }
         let columns = self.columns.iter().zip(widths);
-        let wrapped: Vec<Vec<String>> = columns
+        let wrapped: Vec<Vec<Cow<'_, str>>> = columns
             .zip(row)
             .map(|((column, width), cell)| {
                 if column.flexible {
-                    let lines = textwrap::wrap(&cell.text, *width);
-                    lines.into_iter().map(|line| line.into_owned()).collect()
+                    textwrap::wrap(&cell.text, *width)
                 } else {
-                    vec![cell.text.clone()]
+                    vec![Cow::Borrowed(cell.text.as_str())]
                 }
             })
             .collect();
         let height = wrapped.iter().map(Vec::len).max().unwrap_or(0);
         for line in 0..height {
-            let mut pending = String::new();
-            for (index, (column, width)) in self.columns.iter().zip(widths).enumerate() {
-                let part = wrapped.get(index).and_then(|lines| lines.get(line));
-                let (Some(part), Some(cell)) = (part, row.get(index)) else {
-                    pending.push_str(&" ".repeat(width + GAP.len()));
-                    continue;
-                };
-                let padding = " ".repeat(width.saturating_sub(part.width()));
-                if column.side == Side::Right {
-                    pending.push_str(&padding);
-                }
-                if !part.is_empty() {
-                    text.push_str(&pending);
-                    pending.clear();
+            let parts = wrapped.iter().map(|lines| Some(lines.get(line)?.as_ref()));
+            let parts = parts.map(|part| part.map(|part: &str| (part, part.width())));
+            self.line(row, parts, widths, text);
+        }
+    }
+
+    /// One line of a row, from each cell's part and its columns; no trailing space.
+    fn line<'a>(
+        &self,
+        row: &[Cell],
+        parts: impl Iterator<Item = Option<(&'a str, usize)>>,
+        widths: &[usize],
+        text: &mut String,
+    ) {
+        let mut pending = 0;
+        for (((column, width), cell), part) in self.columns.iter().zip(widths).zip(row).zip(parts) {
+            let (part, columns) = part.unwrap_or_default();
+            let padding = width.saturating_sub(columns);
+            if column.side == Side::Right {
+                pending += padding;
+            }
+            if !part.is_empty() {
+                text.extend(std::iter::repeat_n(' ', pending));
+                pending = 0;
+                if cell.style == Style::new() {
+                    text.push_str(part);
+                } else {
                     text.push_str(&paint(cell.style, part));
                 }
-                if column.side == Side::Left {
-                    pending.push_str(&padding);
-                }
-                pending.push_str(GAP);
             }
-            text.push('\n');
+            if column.side == Side::Left {
+                pending += padding;
+            }
+            pending += GAP.len();
         }
+        text.push('\n');
     }
 }
 
