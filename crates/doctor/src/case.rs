@@ -1,5 +1,7 @@
 //! Everything that is given for one diagnosis.
 
+mod sections;
+
 use std::sync::Arc;
 
 use crowfly_route::snapshot::{Observation, Snapshot};

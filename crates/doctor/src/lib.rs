@@ -11,6 +11,7 @@
 pub mod case;
 pub mod diagnosis;
 pub mod evidence;
+mod facts;
 pub mod finding;
 mod judge;
 pub mod rule;

@@ -121,6 +121,16 @@ impl fmt::Display for Pair {
     }
 }
 
+/// What a verdict rests on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Basis {
+    /// The machine's layout and settings: what software does with them by default.
+    Predicted,
+    /// Transfers themselves: channels, statistics, measurements. Outweighs a prediction.
+    Observed,
+}
+
 /// What one pair was judged to be, and why.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct PairVerdict {
@@ -129,6 +139,8 @@ pub struct PairVerdict {
     pub pair: Pair,
     /// The verdict.
     pub verdict: Verdict,
+    /// Whether transfers were seen to go that way, or it follows from what the machine allows.
+    pub basis: Basis,
     /// One sentence: what shows it, or what caps it, or what is missing.
     pub why: String,
     /// What proves it.
@@ -144,7 +156,9 @@ pub struct KindVerdict {
     pub kind: PairKind,
     /// The worst that is proven of any of its pairs.
     pub verdict: Verdict,
-    /// One sentence: what it rests on.
+    /// What it rests on; absent where nothing was judged.
+    pub basis: Option<Basis>,
+    /// One sentence: how many pairs, and what the worst of them is about.
     pub why: String,
 }
 

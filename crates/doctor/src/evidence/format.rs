@@ -184,7 +184,7 @@ impl Format {
                 "GLOG_logtostderr=1 <job> 2>&1 | tee mooncake.log",
             ),
             Self::Environment => ("environment", "environment variables", "env | sort"),
-            Self::Snapshot => ("snapshot", "crowfly snapshot", "crowfly snapshot"),
+            Self::Snapshot => ("snapshot", "crowfly snapshot", "crowfly capture"),
         }
     }
 }

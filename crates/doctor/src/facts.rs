@@ -1,0 +1,8 @@
+//! Facts that several rules and the judge draw from the same evidence.
+
+pub(crate) mod flows;
+pub(crate) mod level;
+pub(crate) mod measured;
+pub(crate) mod settings;
+pub(crate) mod site;
+pub(crate) mod storage;

@@ -1,0 +1,132 @@
+//! What an nccl-tests run measured, and what the hardware in it could do.
+
+use std::collections::BTreeSet;
+
+use crate::evidence::Cite;
+use crate::evidence::nccl_tests::{Check, NcclTests, TestRow, Timing};
+
+/// The figures of one run.
+#[derive(Clone, Debug)]
+pub(crate) struct Measured<'a> {
+    pub(crate) run: &'a NcclTests,
+    /// The best bus bandwidth of any size, GB/s.
+    pub(crate) peak: f64,
+    /// The row of that.
+    pub(crate) peak_cite: &'a Cite,
+    /// Hosts named in the header; empty when it was not pasted.
+    pub(crate) hosts: BTreeSet<&'a str>,
+    /// The model of the GPUs, where all are alike.
+    pub(crate) model: Option<Model>,
+}
+
+/// What a GPU model can do at best, GB/s in one direction.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct Model {
+    /// Its PCIe link, after line encoding.
+    pub(crate) pcie: f64,
+    /// All its NVLinks or xGMI links; `None` when it has none.
+    pub(crate) links: Option<f64>,
+}
+
+const GEN3: f64 = 15.75;
+const GEN4: f64 = 31.5;
+const GEN5: f64 = 63.0;
+const GEN6: f64 = 121.0;
+
+/// By the names that drivers print: NVIDIA's and AMD's data sheets. Order matters: the first match
+/// counts.
+const MODELS: &[(&str, Model)] = &[
+    ("GB300", model(GEN6, Some(900.0))),
+    ("GB200", model(GEN5, Some(900.0))),
+    ("B300", model(GEN6, Some(900.0))),
+    ("B200", model(GEN5, Some(900.0))),
+    ("GH200", model(GEN5, Some(450.0))),
+    ("H200 NVL", model(GEN5, Some(450.0))),
+    ("H200", model(GEN5, Some(450.0))),
+    ("H20", model(GEN5, Some(450.0))),
+    ("H800 PCIe", model(GEN5, None)),
+    ("H800", model(GEN5, Some(200.0))),
+    ("H100 80GB HBM3", model(GEN5, Some(450.0))),
+    ("H100 SXM", model(GEN5, Some(450.0))),
+    ("H100 PCIe", model(GEN5, None)),
+    ("A800-SXM", model(GEN4, Some(200.0))),
+    ("A100-SXM", model(GEN4, Some(300.0))),
+    ("A100-PCI", model(GEN4, None)),
+    ("V100-SXM", model(GEN3, Some(150.0))),
+    ("V100-PCI", model(GEN3, None)),
+    ("P100-SXM", model(GEN3, Some(80.0))),
+    ("L40", model(GEN4, None)),
+    ("L4", model(GEN4, None)),
+    ("A10", model(GEN4, None)),
+    ("T4", model(GEN3, None)),
+    ("MI355X", model(GEN5, Some(537.6))),
+    ("MI350X", model(GEN5, Some(537.6))),
+    ("MI325X", model(GEN5, Some(448.0))),
+    ("MI300X", model(GEN5, Some(448.0))),
+    ("MI250", model(GEN4, Some(200.0))),
+];
+
+const fn model(pcie: f64, links: Option<f64>) -> Model {
+    Model { pcie, links }
+}
+
+/// Reduction in a switch halves what each link carries, so bus bandwidth can be twice a link's rate.
+const SWITCH_REDUCTION: f64 = 2.0;
+
+/// What a run measured; `None` when it has no rows.
+pub(crate) fn measured(run: &NcclTests) -> Option<Measured<'_>> {
+    let best = run
+        .rows
+        .iter()
+        .filter_map(|row| Some((bus(&row.value)?, &row.cite)))
+        .filter(|(bus, _)| bus.is_finite() && *bus > 0.0)
+        .max_by(|a, b| a.0.total_cmp(&b.0))?;
+    Some(Measured {
+        run,
+        peak: best.0,
+        peak_cite: best.1,
+        hosts: run.devices.iter().map(|d| d.value.host.as_str()).collect(),
+        model: common_model(run),
+    })
+}
+
+/// The better of a row's two bus bandwidths.
+pub(crate) fn bus(row: &TestRow) -> Option<f64> {
+    timings(row).map(|t| t.bus_gb).reduce(f64::max)
+}
+
+pub(crate) fn timings(row: &TestRow) -> impl Iterator<Item = Timing> {
+    [row.out_of_place, row.in_place].into_iter().flatten()
+}
+
+/// Elements of a row that came out wrong.
+pub(crate) fn wrong(row: &TestRow) -> u64 {
+    timings(row)
+        .map(|t| match t.check {
+            Check::Wrong(count) => count,
+            _ => 0,
+        })
+        .max()
+        .unwrap_or(0)
+}
+
+fn common_model(run: &NcclTests) -> Option<Model> {
+    let mut found = run.devices.iter().map(|d| of_name(&d.value.gpu));
+    let first = found.next()??;
+    found.all(|other| other == Some(first)).then_some(first)
+}
+
+pub(crate) fn of_name(name: &str) -> Option<Model> {
+    MODELS
+        .iter()
+        .find(|(start, _)| name.contains(start))
+        .map(|(_, model)| *model)
+}
+
+/// The most that PCIe could explain, when the run measured more.
+pub(crate) fn beyond_pcie(run: &Measured<'_>) -> Option<f64> {
+    let single = run.model.map_or(GEN5, |model| model.pcie);
+    // Of an unnamed GPU nothing says the generation, and Gen6 without reduction comes to less.
+    let limit = single * SWITCH_REDUCTION;
+    (run.peak > limit).then_some(limit)
+}

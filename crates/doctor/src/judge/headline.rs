@@ -1,0 +1,59 @@
+//! The sentence that a person reads first.
+
+use crate::case::Case;
+use crate::finding::{Finding, Severity};
+use crate::verdict::{Basis, KindVerdict, Verdict};
+
+pub(super) fn headline(
+    case: &Case,
+    verdict: Verdict,
+    kinds: &[KindVerdict],
+    findings: &[Finding],
+) -> String {
+    if case.is_empty() {
+        return "Nothing that was given could be read as evidence.".into();
+    }
+    let gravest = findings.first().filter(|f| f.severity >= Severity::Fault);
+    let parts: Vec<String> = kinds.iter().map(part).collect();
+    let kinds = parts.join("; ");
+    let opening = match (verdict, gravest) {
+        (Verdict::InsufficientEvidence, None) => {
+            "What was given does not show which way the data goes".to_owned()
+        }
+        (Verdict::InsufficientEvidence, Some(finding)) => {
+            format!(
+                "Which way the data goes is not shown, but: {}",
+                trimmed(&finding.title)
+            )
+        }
+        (Verdict::Direct, _) => "The data goes straight, as far as shown".to_owned(),
+        (_, Some(finding)) => trimmed(&finding.title).to_owned(),
+        (Verdict::DirectButSlow, None) => {
+            "The data goes straight, below what the devices could do".to_owned()
+        }
+        (Verdict::Staged, None) => "Data is bounced through host memory".to_owned(),
+        (Verdict::Socket, None) => "Data goes through the kernel's network stack".to_owned(),
+        (Verdict::Broken, None) => "Data does not arrive".to_owned(),
+    };
+    if kinds.is_empty() {
+        format!("{opening}.")
+    } else {
+        format!("{opening} ({kinds}).")
+    }
+}
+
+fn trimmed(title: &str) -> &str {
+    title.trim_end_matches('.')
+}
+
+fn part(kind: &KindVerdict) -> String {
+    let how = match (kind.verdict, kind.basis) {
+        (Verdict::InsufficientEvidence, _) => "not shown",
+        (_, Some(Basis::Predicted)) => "by the machine's layout",
+        _ => "as seen",
+    };
+    match kind.verdict {
+        Verdict::InsufficientEvidence => format!("{} {how}", kind.kind.title()),
+        verdict => format!("{} {verdict} {how}", kind.kind.title()),
+    }
+}
