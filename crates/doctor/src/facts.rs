@@ -1,6 +1,7 @@
 //! Facts that several rules and the judge draw from the same evidence.
 
 pub(crate) mod flows;
+pub(crate) mod host;
 pub(crate) mod level;
 pub(crate) mod measured;
 pub(crate) mod settings;

@@ -1,5 +1,7 @@
 //! Rules: each looks for one condition and explains itself in a page.
 
+mod report;
+
 use std::fmt;
 
 use serde::Serialize;

@@ -11,8 +11,9 @@ use crate::evidence::nccl_log::PathType;
 use crate::finding::Quote;
 use crate::verdict::PairKind;
 
-pub(crate) use near::{Far, GpuNics, Near, gpu_gpu_level, gpu_nics, nearest_nics};
-pub(crate) use snapshot::of_machine;
+pub(crate) use near::{GpuNics, Near, gpu_gpu_level, gpu_nics};
+pub(crate) use snapshot::{is_compute, of_machine};
+pub(crate) use xml::is_interface;
 
 /// One machine's places, as one piece of evidence shows them.
 #[derive(Clone, Debug)]
