@@ -214,6 +214,12 @@ pub(crate) fn span(log: &NcclLog) -> Span {
     if net && !all_here {
         return Span::ManyNodes;
     }
+    // Rings that are connected without a single network channel stay on one node.
+    let connected: u64 = log.rings.iter().map(|ring| ring.count).sum();
+    let peers = log.totals.p2p + log.totals.shm;
+    if !net && hosts.len() == 1 && connected > 1 && peers > 0 {
+        return Span::OneNode;
+    }
     Span::Unknown
 }
 

@@ -1,7 +1,6 @@
 //! Settings of a job, from logs, environments and snapshots.
 
 use crate::case::Case;
-use crate::evidence::environment::VariableOrigin;
 use crate::evidence::nccl_log::SettingOrigin;
 use crate::finding::Quote;
 
@@ -10,18 +9,6 @@ use crate::finding::Quote;
 pub(crate) struct Setting<'a> {
     pub(crate) value: &'a str,
     pub(crate) quote: Quote,
-    pub(crate) reach: SettingReach,
-}
-
-/// Whom a setting is known to have reached.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum SettingReach {
-    /// The library said that it took it over.
-    Used,
-    /// Every rank, by the launch command.
-    EveryRank,
-    /// The process or shell that was looked at.
-    Here,
 }
 
 /// Everywhere a variable is set by the user, in the order of the evidence. What a plugin set for
@@ -34,7 +21,6 @@ pub(crate) fn settings<'a>(case: &'a Case, name: &'a str) -> Vec<Setting<'a>> {
                 found.push(Setting {
                     value: &sighting.what.value,
                     quote: Quote::from(&sighting.first),
-                    reach: SettingReach::Used,
                 });
             }
         }
@@ -47,10 +33,6 @@ pub(crate) fn settings<'a>(case: &'a Case, name: &'a str) -> Vec<Setting<'a>> {
                 found.push(Setting {
                     value,
                     quote: Quote::from(&variable.cite),
-                    reach: match variable.value.origin {
-                        VariableOrigin::Launch => SettingReach::EveryRank,
-                        _ => SettingReach::Here,
-                    },
                 });
             }
         }
@@ -58,11 +40,7 @@ pub(crate) fn settings<'a>(case: &'a Case, name: &'a str) -> Vec<Setting<'a>> {
     let key = format!("env:{name}");
     for machine in &case.machines {
         if let (Some(value), Some(quote)) = (machine.text(&key), machine.quote(&key)) {
-            found.push(Setting {
-                value,
-                quote,
-                reach: SettingReach::Here,
-            });
+            found.push(Setting { value, quote });
         }
     }
     found

@@ -12,6 +12,7 @@ use crate::finding::Quote;
 use crate::verdict::PairKind;
 
 pub(crate) use near::{GpuNics, Near, gpu_gpu_level, gpu_nics};
+pub(crate) use pci::{is_gpu, is_nic};
 pub(crate) use snapshot::{is_compute, of_machine};
 pub(crate) use xml::is_interface;
 
@@ -32,8 +33,9 @@ pub(crate) struct Site {
     pub(crate) amd_gpus: bool,
     /// GPUs whose memory the CPU reaches coherently (Grace): their NIC can be reached over C2C.
     pub(crate) coherent: Vec<String>,
-    /// Written by hand for a library, not found on a machine: links between GPUs are not in it.
-    pub(crate) described: bool,
+    /// NVLink or xGMI may be there and would not show: which GPUs reach each other, and through
+    /// whose NIC, is open.
+    pub(crate) links_unknown: bool,
     /// Parts are missing.
     pub(crate) clipped: bool,
 }
@@ -107,7 +109,7 @@ impl Site {
             cpu: CpuMaker::Unknown,
             amd_gpus: false,
             coherent: Vec::new(),
-            described: false,
+            links_unknown: false,
             clipped: false,
         }
     }

@@ -52,6 +52,10 @@ fn by_nearness(
     let word = nearness.word();
     let (least, most) = nearness.paths();
     match (nearness, level) {
+        (Nearness::Link(_), Some(level)) if least > level => (
+            Verdict::Staged,
+            format!("{word}, which NCCL_P2P_DISABLE or NCCL_P2P_LEVEL keeps from being used"),
+        ),
         (Nearness::Link(0), _) => (Verdict::Direct, "xGMI".into()),
         (Nearness::Link(count), _) if site.amd_gpus => {
             (Verdict::Direct, format!("{count} xGMI links"))
@@ -199,13 +203,13 @@ fn gpu_nic(case: &Case, site: &Site) -> Vec<PairVerdict> {
                         "{word}: too far itself; NCCL 2.12 and later goes over NVLink and {peer}'s NIC (PXN), which both then share"
                     ),
                 ),
-                Near::Too(_) if site.described => (
+                Near::Too if site.links_unknown => (
                     Verdict::InsufficientEvidence,
                     format!(
-                        "{word} in this file, which does not show NVLink: whether another GPU's NIC can be used is open"
+                        "{word}, but NVLink does not show here: whether another GPU's NIC can be used is open"
                     ),
                 ),
-                Near::Too(_) => (
+                Near::Too => (
                     Verdict::Staged,
                     format!(
                         "{word}: farther than NCCL uses GPUDirect RDMA ({}{}), so through host memory",

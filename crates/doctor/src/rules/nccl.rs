@@ -11,6 +11,8 @@ mod topology;
 
 use crate::rule::Rule;
 
+pub(crate) use distance::{list, list_numbers};
+
 pub(crate) const RULES: &[Rule] = &[
     distance::TOO_FAR,
     distance::NUMBERS,

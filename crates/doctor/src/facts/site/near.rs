@@ -25,22 +25,13 @@ pub(crate) enum Near<'a> {
     /// Not within the level, but another GPU that it has NVLink to has such a NIC (PXN).
     ThroughPeer(&'a str),
     /// Too far, and no peer helps.
-    Too(Far),
+    Too,
     /// It depends on what the evidence does not show.
     Open(&'static str),
 }
 
-/// How sure it is that the distance is too far.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Far {
-    /// By the path type itself.
-    Certain,
-    /// `NODE`: NCCL calls it PHB or SYS by its own walk, and both are beyond the level.
-    Node,
-}
-
 /// The nearest NICs of one GPU.
-pub(crate) fn nearest_nics<'a>(site: &'a Site, gpu: &str) -> Vec<&'a Reach> {
+fn nearest_nics<'a>(site: &'a Site, gpu: &str) -> Vec<&'a Reach> {
     let all: Vec<&Reach> = site
         .of_kind(PairKind::GpuNic)
         .filter(|reach| reach.gpu == gpu)
@@ -90,8 +81,7 @@ pub(crate) fn gpu_nics<'a>(site: &'a Site, level: &Level) -> Vec<GpuNics<'a>> {
                         .find(|peer| has_near(peer));
                     match peer {
                         Some(peer) => Near::ThroughPeer(peer),
-                        None if nearness == Nearness::Node => Near::Too(Far::Node),
-                        None => Near::Too(Far::Certain),
+                        None => Near::Too,
                     }
                 }
             };

@@ -34,7 +34,8 @@ pub(super) fn of_tree(tree: &LspciTree) -> Site {
         }
     }
     // NVLink does not show in a PCI tree, so boards that have it leave those pairs open.
-    if gpus.iter().any(|gpu| may_have_links(&gpu.name)) {
+    site.links_unknown = gpus.iter().any(|gpu| may_have_links(&gpu.name));
+    if site.links_unknown {
         site.reaches.retain(|reach| reach.kind != PairKind::GpuGpu);
     }
     site
@@ -87,7 +88,8 @@ pub(crate) fn is_nic(name: &str) -> bool {
     rdma.iter().any(|word| name.contains(word)) && !name.contains("DMA controller")
 }
 
-fn may_have_links(name: &str) -> bool {
+/// Whether a GPU of this name may have NVLink or xGMI.
+pub(crate) fn may_have_links(name: &str) -> bool {
     [
         "SXM", "NVL", "HGX", "GB200", "GB300", "H100", "H200", "B200", "A100", "V100", "P100",
         "Instinct",

@@ -2,6 +2,7 @@
 
 use crowfly_route::topology::{Device, Drive, DriveTransport, GpuVendor, Relation};
 
+use super::pci::may_have_links;
 use super::{CpuMaker, Nearness, Reach, Site};
 use crate::case::Machine;
 use crate::finding::Quote;
@@ -50,6 +51,23 @@ pub(crate) fn of_machine(machine: &Machine) -> Site {
             site.coherent.push(name(Device::Gpu(*at)));
         }
     }
+    // Without the driver's library or a file that tells links, NVLink does not show.
+    site.links_unknown = topology.gpu_links.is_empty()
+        && gpus.len() > 1
+        && !machine.has("nvml:0/name")
+        && gpus
+            .iter()
+            .filter_map(|at| topology.gpus.get(*at))
+            .any(|gpu| may_have_links(&gpu.name));
+    if topology
+        .host
+        .machine
+        .as_deref()
+        .is_some_and(|name| name.starts_with("ppc64"))
+    {
+        // POWER reaches GPUs over NVLink, so PCIe distances say nothing.
+        site.coherent.clone_from(&site.gpus);
+    }
     for (place, a) in gpus.iter().enumerate() {
         let from = Device::Gpu(*a);
         let others = gpus
@@ -78,6 +96,9 @@ pub(crate) fn of_machine(machine: &Machine) -> Site {
                 through: None,
             });
         }
+    }
+    if site.links_unknown {
+        site.reaches.retain(|reach| reach.kind != PairKind::GpuGpu);
     }
     site
 }

@@ -25,7 +25,7 @@ pub(super) fn of_xml(topology: &NcclTopology) -> Site {
     site.clipped = topology.clipped;
     site.cpu = cpu(topology);
     site.amd_gpus = topology.gpus.iter().any(|gpu| gpu.gcn.is_some());
-    site.described = topology.gpus.is_empty();
+    site.links_unknown = topology.gpus.is_empty();
     let gpus = gpus(topology);
     let nics = nics(topology);
     site.gpus = gpus.iter().map(|g| g.name.clone()).collect();
@@ -45,7 +45,7 @@ pub(super) fn of_xml(topology: &NcclTopology) -> Site {
             site.reaches.push(reach(PairKind::GpuNic, a, nic, nearness));
         }
     }
-    if site.described {
+    if site.links_unknown {
         // Links between GPUs are found at run time, so the file is silent about those pairs.
         site.reaches.retain(|reach| reach.kind != PairKind::GpuGpu);
     }

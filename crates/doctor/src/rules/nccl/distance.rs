@@ -60,7 +60,7 @@ fn of_site(
     let judged = gpu_nics(site, level);
     let far: Vec<&GpuNics<'_>> = judged
         .iter()
-        .filter(|gpu| matches!(gpu.near, Near::Too(_)))
+        .filter(|gpu| matches!(gpu.near, Near::Too))
         .collect();
     let helped: Vec<&GpuNics<'_>> = judged
         .iter()
@@ -82,7 +82,7 @@ fn of_site(
     } else if plain.is_empty() {
         let title =
             format!("{names}: the nearest NIC is {word} away, and {limit}: no GPUDirect RDMA");
-        if site.described {
+        if site.links_unknown {
             rule.warning(title)
         } else {
             rule.fault(title)

@@ -253,7 +253,9 @@ fn ended_in_error(rule: &Rule, case: &Case) -> Vec<Finding> {
             let severity = match (traced, aborted, warnings.first()) {
                 _ if explained => return None,
                 (Some(_), _, Some(_)) => Severity::Broken,
-                (Some(_), _, None) => Severity::Warning,
+                (Some(_), Some(_), None) => Severity::Warning,
+                // A code on the way out of a probe, such as one for dma-buf, is no error by itself.
+                (Some(_), None, None) => return None,
                 (None, Some(_), Some(_)) => Severity::Broken,
                 (None, Some(_), None) => Severity::Note,
                 (None, None, Some(_)) => Severity::Warning,

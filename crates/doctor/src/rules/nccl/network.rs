@@ -7,6 +7,7 @@ use crowfly_route::obstacle::Fix;
 use crate::case::Case;
 use crate::evidence::nccl_log::{NcclLog, Note, PluginNote};
 use crate::facts::flows::{Span, is_socket, net_uses, span};
+use crate::facts::settings::settings;
 use crate::finding::Finding;
 use crate::rule::{Family, Page, Rule};
 use crate::verdict::{PairKind, Verdict};
@@ -44,14 +45,18 @@ fn no_rdma(rule: &Rule, case: &Case) -> Vec<Finding> {
             let none = log.notes.iter().find(|n| n.what == Note::NoIbDevice);
             let chosen = log.networks.iter().find(|n| is_socket(&n.what));
             let sockets = log.sockets.first();
-            if rdma_in_use(log) || (none.is_none() && chosen.is_none() && sockets.is_none()) {
+            let channel = net_uses(log).into_iter().find(|u| is_socket(&u.network));
+            let channel = channel.as_ref().and_then(|u| u.cite(u.plain() == 0));
+            let nothing = none.is_none() && chosen.is_none() && sockets.is_none() && channel.is_none();
+            if rdma_in_use(log) || nothing {
                 return None;
             }
             let quotes = none
                 .map(|n| &n.first)
                 .into_iter()
                 .chain(sockets.map(|s| &s.first))
-                .chain(chosen.map(|c| &c.first));
+                .chain(chosen.map(|c| &c.first))
+                .chain(channel);
             if span(log) == Span::OneNode {
                 return Some(
                     rule.note("NCCL has sockets alone for a network, which this job on one node does not need")
@@ -284,7 +289,7 @@ pub(super) const IDLE_NICS: Rule = Rule {
     summary: "NCCL lists more NICs than its channels use",
     page: Page {
         condition: "A node has RDMA NICs that no channel of a completed run uses.",
-        detection: "Devices of `NET/IB : Using` that no channel line of the same node names, on a node with at least two of its ranks using the network.",
+        detection: "Devices of `NET/IB : Using` that no channel line names, while fewer are used than the node has GPUs; or NCCL_IB_HCA naming at most half as many NICs as the node has GPUs.",
         consequence: "The rate of the idle NICs is lost, unless they serve storage or management.",
         fix: "Check that each is near a GPU (topology) and of the same kind and rate; name the ones for NCCL with NCCL_IB_HCA.",
         source: "practice",
@@ -294,6 +299,60 @@ pub(super) const IDLE_NICS: Rule = Rule {
 };
 
 fn idle_nics(rule: &Rule, case: &Case) -> Vec<Finding> {
+    let mut findings: Vec<Finding> = few_named(rule, case).into_iter().collect();
+    findings.extend(unused(rule, case));
+    findings
+}
+
+/// NCCL_IB_HCA names fewer NICs than a node has GPUs.
+fn few_named(rule: &Rule, case: &Case) -> Option<Finding> {
+    let set = settings(case, "NCCL_IB_HCA");
+    let setting = set.first()?;
+    let names: Vec<&str> = setting.value.trim_start_matches('=').split(',').collect();
+    // A name without a number stands for every device that begins with it.
+    let exact = names.iter().all(|n| {
+        n.bytes().any(|b| b.is_ascii_digit()) && !n.ends_with("mlx5") && !n.ends_with("mlx4")
+    });
+    if setting.value.starts_with('^') || !exact {
+        return None;
+    }
+    let on_a_host = case
+        .tests()
+        .flat_map(|t| &t.devices)
+        .map(|d| d.value.device + 1);
+    let in_logs = case
+        .nccl_logs()
+        .flat_map(|log| &log.processes)
+        .filter_map(|p| p.device)
+        .map(|device| device + 1);
+    let gpus = on_a_host.chain(in_logs).max()? as usize;
+    let many_hosts = case.tests().any(|t| {
+        t.devices
+            .iter()
+            .any(|d| Some(&d.value.host) != t.devices.first().map(|f| &f.value.host))
+    }) || case.nccl_logs().any(|log| span(log) == Span::ManyNodes);
+    if names.len() * 2 > gpus || !many_hosts {
+        return None;
+    }
+    Some(
+        rule.warning(format!(
+            "NCCL_IB_HCA={} leaves {} NIC to the {gpus} GPUs of a node, which share its rate",
+            setting.value,
+            names.len()
+        ))
+        .quoting(setting.quote.clone())
+        .fixed_by(
+            Fix::run(
+                "Name one NIC for each GPU, or let NCCL choose.",
+                "unset NCCL_IB_HCA",
+            )
+            .checked_by("NCCL_DEBUG=INFO <job> 2>&1 | grep 'NET/IB : Using'"),
+        )
+        .doubting("If the node has no more NICs than these, this is its best."),
+    )
+}
+
+fn unused(rule: &Rule, case: &Case) -> Vec<Finding> {
     case.nccl_logs()
         .filter_map(|log| {
             let list = log.ib.iter().max_by_key(|l| l.what.devices.len())?;
@@ -319,6 +378,12 @@ fn idle_nics(rule: &Rule, case: &Case) -> Vec<Finding> {
                     .collect();
                 layers.len() == 1
             };
+            // As many NICs as GPUs is what a node needs; more serve other ends.
+            let devices = log.processes.iter().filter_map(|p| p.device).max();
+            let gpus = devices.map_or(0, |last| last as usize + 1);
+            if used.len() >= gpus {
+                return None;
+            }
             let whole = log.rings.len() + log.members.iter().filter(|m| m.completed.is_some()).count() > 0;
             if used.is_empty() || idle.is_empty() || !used.is_subset(&listed) || !alike || !whole || list.what.clipped {
                 return None;

@@ -6,6 +6,7 @@ use crowfly_route::obstacle::Fix;
 
 use crate::case::Case;
 use crate::evidence::nccl_log::{NcclLog, PathType, SettingOrigin};
+use crate::facts::flows::{Span, is_socket, net_uses, span};
 use crate::facts::level::parse;
 use crate::facts::settings::{Setting, is_on, settings};
 use crate::finding::{Finding, Severity};
@@ -134,6 +135,7 @@ fn self_inflicted(rule: &Rule, case: &Case) -> Vec<Finding> {
         let Some((first, severity, what)) = bad.first() else {
             continue;
         };
+        let severity = &in_context(case, watched.name, *severity);
         let mut finding = rule
             .finding(
                 *severity,
@@ -155,6 +157,27 @@ fn self_inflicted(rule: &Rule, case: &Case) -> Vec<Finding> {
         findings.push(finding);
     }
     findings
+}
+
+/// How much a switched-off network matters: nothing on one node, and less where it is not seen that
+/// sockets took its place, since plugins bring networks of their own.
+fn in_context(case: &Case, name: &str, severity: Severity) -> Severity {
+    if severity != Severity::Fault || !matches!(name, "NCCL_IB_DISABLE" | "NCCL_NET") {
+        return severity;
+    }
+    let mut logs = case.nccl_logs().peekable();
+    if logs.peek().is_some() && case.nccl_logs().all(|log| span(log) == Span::OneNode) {
+        return Severity::Note;
+    }
+    let over_sockets = case.nccl_logs().any(|log| {
+        log.networks.iter().any(|n| is_socket(&n.what))
+            || net_uses(log).iter().any(|u| is_socket(&u.network))
+    });
+    if over_sockets {
+        Severity::Fault
+    } else {
+        Severity::Warning
+    }
 }
 
 pub(super) const NOT_ON_ALL_RANKS: Rule = Rule {
