@@ -180,7 +180,7 @@ fn paragraph(text: &str, columns: usize) -> String {
 
 #[cfg(test)]
 mod tests {
-    use crowfly_route::fixture::{Fixture, machines, speed};
+    use crowfly_route::fixture::{Fixture, GpuModel, NicModel, gen5, machines, speed};
     use crowfly_route::snapshot::Observation;
     use unicode_width::UnicodeWidthStr;
 
@@ -237,6 +237,39 @@ mod tests {
         );
         machine.text("/sys/class/infiniband/mlx5_0/ports/1/state", "1: DOWN");
         insta::assert_snapshot!(map(&machine));
+    }
+
+    /// The distances alone, of a machine with this many switches, each with a GPU and a second
+    /// switch that carries two adapters.
+    fn distances_with_nested_switches(switches: usize) -> String {
+        let mut machine = Fixture::new();
+        let sockets = [machine.socket(), machine.socket()];
+        for number in 0..switches {
+            let socket = sockets[2 * number / switches];
+            let port = machine.root_port(socket, gen5(16));
+            let outer = machine.switch(port, gen5(16));
+            let slot = machine.slot(outer, gen5(16));
+            machine.gpu(slot, &GpuModel::L40S);
+            let slot = machine.slot(outer, gen5(16));
+            let inner = machine.switch(slot, gen5(16));
+            for nic in [2 * number, 2 * number + 1] {
+                let slot = machine.slot(inner, gen5(16));
+                machine.nic(slot, &format!("mlx5_{nic}"), &NicModel::CONNECTX7);
+            }
+        }
+        let text = map(&machine);
+        let (_, distances) = text.rsplit_once("\n\n").expect("distances come last");
+        distances.to_owned()
+    }
+
+    #[test]
+    fn given_nested_switches_clusters_share_a_row_and_nearer_pairs_are_told_below() {
+        insta::assert_snapshot!(distances_with_nested_switches(8));
+    }
+
+    #[test]
+    fn given_more_places_than_columns_the_distances_are_sentences() {
+        insta::assert_snapshot!(distances_with_nested_switches(14));
     }
 
     #[test]
