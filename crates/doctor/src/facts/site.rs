@@ -1,5 +1,6 @@
 //! How near GPUs, NICs and drives are to each other, whichever evidence shows it.
 
+mod log;
 mod matrix;
 mod near;
 mod pci;
@@ -39,6 +40,25 @@ pub(crate) struct Site {
     /// Parts are missing.
     pub(crate) clipped: bool,
 }
+
+impl Site {
+    /// Whether it looks like a virtual machine whose PCI tree hides which NIC is near which GPU: a
+    /// whole board of linked GPUs with as many NICs, none of which is near any. Such boards are
+    /// built with a NIC beside each GPU.
+    pub(crate) fn hides_places(&self) -> bool {
+        let whole_board = self.gpus.len() >= WHOLE_BOARD && self.nics.len() >= self.gpus.len();
+        let linked = self
+            .of_kind(PairKind::GpuGpu)
+            .all(|r| matches!(r.nearness, Nearness::Link(_)));
+        let none_near = self
+            .of_kind(PairKind::GpuNic)
+            .all(|r| r.nearness > Nearness::Pxb);
+        whole_board && linked && none_near
+    }
+}
+
+/// GPUs of a board with NVSwitches.
+const WHOLE_BOARD: usize = 8;
 
 /// The maker of a CPU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -125,6 +145,7 @@ pub(crate) fn sites(case: &Case) -> Vec<Site> {
     let mut sites: Vec<Site> = case.matrices().map(matrix::of_matrix).collect();
     sites.extend(case.rocm_topologies().map(matrix::of_rocm));
     sites.extend(case.nccl_topologies().map(xml::of_xml));
+    sites.extend(case.nccl_logs().map(log::of_log));
     sites.extend(case.pci_trees().map(pci::of_tree));
     sites.extend(case.machines.iter().map(snapshot::of_machine));
     sites.retain(|site| !site.gpus.is_empty());

@@ -56,7 +56,8 @@ fn by_nearness(
             Verdict::Staged,
             format!("{word}, which NCCL_P2P_DISABLE or NCCL_P2P_LEVEL keeps from being used"),
         ),
-        (Nearness::Link(0), _) => (Verdict::Direct, "xGMI".into()),
+        (Nearness::Link(0), _) if site.amd_gpus => (Verdict::Direct, "xGMI".into()),
+        (Nearness::Link(0), _) => (Verdict::Direct, "NVLink".into()),
         (Nearness::Link(count), _) if site.amd_gpus => {
             (Verdict::Direct, format!("{count} xGMI links"))
         }

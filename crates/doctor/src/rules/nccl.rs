@@ -8,6 +8,7 @@ mod network;
 mod peers;
 mod settings;
 mod topology;
+mod warnings;
 
 use crate::rule::Rule;
 
@@ -38,7 +39,7 @@ pub(crate) const RULES: &[Rule] = &[
     topology::MODEL,
     errors::PEER_UNREACHABLE,
     errors::OTHER_COMPLETION,
-    errors::ENDED_IN_ERROR,
+    warnings::ENDED_IN_ERROR,
     network::PLUGIN_FAILED,
     network::IDLE_NICS,
 ];

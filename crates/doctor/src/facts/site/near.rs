@@ -66,6 +66,9 @@ pub(crate) fn gpu_nics<'a>(site: &'a Site, level: &Level) -> Vec<GpuNics<'a>> {
                 _ if site.coherent.contains(gpu) => Near::Open(
                     "this GPU has a chip-to-chip link to its CPU, over which NCCL 2.27 and later may reach the NIC",
                 ),
+                _ if site.hides_places() => Near::Open(
+                    "a whole board of GPUs with as many NICs, none of them near: so virtual machines look, whose topology file tells NCCL the real places",
+                ),
                 _ if site.amd_gpus => Near::Open(
                     "RCCL raises its level on machines that it knows, which the topology alone does not show",
                 ),

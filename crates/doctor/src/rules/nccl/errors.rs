@@ -3,8 +3,8 @@
 use crowfly_route::obstacle::Fix;
 
 use crate::case::Case;
-use crate::evidence::nccl_log::{CompletionError, Ending, NcclLog, Note, Sighting};
-use crate::finding::{Finding, Severity};
+use crate::evidence::nccl_log::{CompletionError, NcclLog, Sighting};
+use crate::finding::Finding;
 use crate::rule::{Family, Page, Rule};
 
 /// `ibv_wc_status` values of `infiniband/verbs.h`.
@@ -137,7 +137,8 @@ fn peer_unreachable(rule: &Rule, case: &Case) -> Vec<Finding> {
         .collect()
 }
 
-fn sentence(words: &str) -> String {
+/// The beginning of a message, as much as fits a title.
+pub(super) fn sentence(words: &str) -> String {
     const LONGEST: usize = 120;
     let end = words
         .char_indices()
@@ -193,90 +194,6 @@ fn other_completion(rule: &Rule, case: &Case) -> Vec<Finding> {
                     .doubting(
                         "The first error of all ranks is the cause; later ones follow from it.",
                     ),
-            )
-        })
-        .collect()
-}
-
-pub(super) const ENDED_IN_ERROR: Rule = Rule {
-    id: "N25",
-    name: "run-failed",
-    family: Family::Nccl,
-    summary: "the library returned an error or the communicator was aborted",
-    page: Page {
-        condition: "NCCL left with an error code, or a rank aborted.",
-        detection: "Lines `file.cc:n -> code` with a code other than 0 and 7 (in progress), or `Abort COMPLETE`, together with a warning that says why.",
-        consequence: "The run ended. What its channels show of the data path still holds.",
-        fix: "The first warning of all ranks names the cause.",
-        source: "NCCL nccl.h, ncclResult_t",
-        false_alarms: "Frameworks abort communicators when they shut down; that alone is a note.",
-    },
-    check: ended_in_error,
-};
-
-/// `ncclResult_t`: 7 is in progress.
-const IN_PROGRESS: u32 = 7;
-
-/// Warnings that NCCL itself goes on after.
-const BENIGN: [&str; 12] = [
-    "SHARP coll init error",
-    "sharp_",
-    "Cannot create SHArP",
-    "Missing \"iommu=pt\"",
-    "NUMA auto balancing",
-    "Failed to initialize sendrecv protocol",
-    "Failed to initialize rdma protocol",
-    "initialization failed",
-    "Initializing plugin failed",
-    "MSCCL",
-    "destroy_process_group",
-    "Could not find",
-];
-
-fn ended_in_error(rule: &Rule, case: &Case) -> Vec<Finding> {
-    case.nccl_logs()
-        .filter_map(|log| {
-            let explained = !log.completions.is_empty();
-            let traced = log.notes.iter().find(
-                |n| matches!(n.what, Note::ErrorTrace(code) if code != 0 && code != IN_PROGRESS),
-            );
-            let aborted = log
-                .members
-                .iter()
-                .filter_map(|m| m.ended.as_ref())
-                .find(|(ending, _)| *ending == Ending::Aborted);
-            let warnings: Vec<_> = log
-                .warnings
-                .iter()
-                .filter(|w| !BENIGN.iter().any(|b| w.what.text.contains(b)))
-                .collect();
-            let severity = match (traced, aborted, warnings.first()) {
-                _ if explained => return None,
-                (Some(_), _, Some(_)) => Severity::Broken,
-                (Some(_), Some(_), None) => Severity::Warning,
-                // A code on the way out of a probe, such as one for dma-buf, is no error by itself.
-                (Some(_), None, None) => return None,
-                (None, Some(_), Some(_)) => Severity::Broken,
-                (None, Some(_), None) => Severity::Note,
-                (None, None, Some(_)) => Severity::Warning,
-                (None, None, None) => return None,
-            };
-            let title = match (severity, warnings.first()) {
-                (Severity::Broken, Some(w)) => {
-                    format!("The run ended in an error: {}", sentence(&w.what.text))
-                }
-                (_, Some(w)) => format!("NCCL warned: {}", sentence(&w.what.text)),
-                (Severity::Note, None) => {
-                    "A communicator was aborted; nothing in the log says why".to_owned()
-                }
-                (_, None) => "NCCL returned an error; nothing in the log says why".to_owned(),
-            };
-            Some(
-                rule.finding(severity, title)
-                    .quoting_all(warnings.iter().map(|w| &w.first).take(4))
-                    .quoting_all(traced.map(|t| &t.first))
-                    .quoting_all(aborted.map(|(_, cite)| cite))
-                    .doubting("The first error of all ranks is the cause; others follow from it."),
             )
         })
         .collect()

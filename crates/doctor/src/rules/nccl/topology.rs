@@ -3,7 +3,7 @@
 use crowfly_route::obstacle::Fix;
 
 use crate::case::Case;
-use crate::facts::site::is_interface;
+use crate::facts::site::{is_interface, sites};
 use crate::finding::Finding;
 use crate::rule::{Family, Page, Rule};
 use crate::verdict::{PairKind, Verdict};
@@ -25,7 +25,22 @@ pub(super) const LINK_SPEEDS: Rule = Rule {
 };
 
 fn link_speeds(rule: &Rule, case: &Case) -> Vec<Finding> {
-    let mut findings = Vec::new();
+    let mut findings: Vec<Finding> = sites(case)
+        .iter()
+        .filter(|site| site.hides_places())
+        .filter_map(|site| {
+            let first = site.of_kind(PairKind::GpuNic).next()?;
+            Some(pass_topology(
+                rule.warning(format!(
+                    "{} GPUs on one board and {} NICs, none near any GPU: so virtual PCI looks, and NCCL needs the vendor's topology",
+                    site.gpus.len(),
+                    site.nics.len()
+                ))
+                .quoting(first.quote.clone())
+                .doubting("On bare metal it would be the real layout, and then N1's advice holds."),
+            ))
+        })
+        .collect();
     for topology in case.nccl_topologies() {
         let hand_written = topology.gpus.is_empty() && !topology.functions.is_empty();
         if hand_written && let Some(cpu) = topology.cpus.first() {
@@ -43,14 +58,10 @@ fn link_speeds(rule: &Rule, case: &Case) -> Vec<Finding> {
             .iter()
             .find(|f| f.gigatransfers.is_none() && f.lanes.is_none_or(|l| l == 0));
         if let (false, Some(function)) = (hand_written, virtual_pci) {
-            findings.push(
+            findings.push(pass_topology(
                 rule.warning("NCCL saw virtual PCI without link speeds: it cannot know which NIC is near which GPU")
-                    .quoting(&function.cite)
-                    .fixed_by(
-                        Fix::run("Pass the vendor's topology of this instance type.", "export NCCL_TOPO_FILE=<vendor's file>")
-                            .checked_by("NCCL_DEBUG=INFO <job> 2>&1 | grep NCCL_TOPO_FILE"),
-                    ),
-            );
+                    .quoting(&function.cite),
+            ));
         }
         let refused: Vec<_> = topology
             .nets
@@ -90,6 +101,16 @@ fn link_speeds(rule: &Rule, case: &Case) -> Vec<Finding> {
         }
     }
     findings
+}
+
+fn pass_topology(finding: Finding) -> Finding {
+    finding.fixed_by(
+        Fix::run(
+            "Pass the vendor's topology of this instance type.",
+            "export NCCL_TOPO_FILE=<vendor's file>",
+        )
+        .checked_by("NCCL_DEBUG=INFO <job> 2>&1 | grep NCCL_TOPO_FILE"),
+    )
 }
 
 pub(super) const MODEL: Rule = Rule {
