@@ -7,8 +7,12 @@ use std::path::{Path, PathBuf};
 use clap::Args;
 use crowfly_machine::{Options, Root, capture};
 use crowfly_route::snapshot::{MAX_SNAPSHOT_BYTES, Snapshot};
+use crowfly_route::topology::Topology;
 
 use crate::failure::Failure;
+
+/// What some editors put in front of a file.
+const BYTE_ORDER_MARK: &[u8] = b"\xef\xbb\xbf";
 
 /// Options that choose the machine to look at. Flatten them into a command's arguments.
 #[derive(Args, Clone, Debug, Default)]
@@ -36,6 +40,38 @@ impl MachineArgs {
             (None, None) => Root::live()?,
         };
         Ok(capture(&root, &Options::default()))
+    }
+}
+
+/// As [`MachineArgs`], and besides a file in which another program describes a machine.
+#[derive(Args, Clone, Debug, Default)]
+#[command(next_help_heading = "Machine")]
+pub struct DescribedMachineArgs {
+    /// Look at the machine of a file: a snapshot, `lstopo --of xml`, or a topology file of NCCL or RCCL
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["snapshot", "root"])]
+    from: Option<PathBuf>,
+    #[command(flatten)]
+    machine: MachineArgs,
+}
+
+impl DescribedMachineArgs {
+    /// Whether another machine than this one was chosen.
+    pub const fn is_elsewhere(&self) -> bool {
+        self.from.is_some() || self.machine.is_elsewhere()
+    }
+
+    /// The chosen machine's graph, and what it was decoded from where that is a snapshot.
+    pub fn look(&self) -> Result<(Topology, Option<Snapshot>), Failure> {
+        let Some(file) = &self.from else {
+            let snapshot = self.machine.look()?;
+            return Ok((Topology::from_snapshot(&snapshot), Some(snapshot)));
+        };
+        let bytes = read_bounded(file, MAX_SNAPSHOT_BYTES)?;
+        let content = bytes.strip_prefix(BYTE_ORDER_MARK).unwrap_or(&bytes);
+        Ok(match Snapshot::from_json(content) {
+            Ok(snapshot) => (Topology::from_snapshot(&snapshot), Some(snapshot)),
+            Err(_) => (Topology::from_any(content)?, None),
+        })
     }
 }
 

@@ -10,7 +10,7 @@ use crowfly_route::units::{BytesPerSecond, NumaNode, PciAddress};
 use serde::Serialize;
 
 use crate::failure::{Exit, Failure};
-use crate::machine::{self, MachineArgs};
+use crate::machine::DescribedMachineArgs;
 use crate::output::Output;
 use crate::{file, render};
 
@@ -21,20 +21,15 @@ pub mod outline;
 pub const MAP_SCHEMA: &str = "crowfly.map/1";
 /// The most devices between which distances are told. A machine with sixteen GPUs has fifty.
 pub const MAX_DEVICES: usize = 256;
-/// The largest file that `--from` reads: a snapshot may be larger than the other formats.
-const MAX_FILE_BYTES: usize = crowfly_route::snapshot::MAX_SNAPSHOT_BYTES;
 
 /// Arguments of `crowfly map`.
 #[derive(Args, Debug)]
 pub struct MapArgs {
-    /// Draw the machine of a file: a snapshot, `lstopo --of xml`, or a topology file of NCCL or RCCL
-    #[arg(long, value_name = "FILE", conflicts_with_all = ["snapshot", "root"])]
-    from: Option<PathBuf>,
     /// Also draw it into an SVG picture
     #[arg(long, value_name = "FILE")]
     svg: Option<PathBuf>,
     #[command(flatten)]
-    machine: MachineArgs,
+    machine: DescribedMachineArgs,
 }
 
 /// A machine's devices, links and distances.
@@ -103,10 +98,7 @@ struct Pair {
 
 /// Draws the map.
 pub fn run(args: &MapArgs, out: &mut Output) -> Result<Exit, Failure> {
-    let topology = match &args.from {
-        Some(from) => Topology::from_any(&machine::read_bounded(from, MAX_FILE_BYTES)?)?,
-        None => Topology::from_snapshot(&args.machine.look()?),
-    };
+    let (topology, _) = args.machine.look()?;
     let map = Map::new(topology);
     if let Some(path) = &args.svg {
         let picture = render::map_svg::render(&map.topology);

@@ -1,26 +1,21 @@
 //! `crowfly route FROM TO`: every way between two places, and what stands in it.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use clap::Args;
 use crowfly_route::hop::{Candidate, Ceiling, Class, Counters, Route, Standing};
 use crowfly_route::obstacle::Obstacle;
 use crowfly_route::place::Place;
 use crowfly_route::search;
-use crowfly_route::snapshot::{MAX_SNAPSHOT_BYTES, Snapshot};
-use crowfly_route::topology::Topology;
 use serde::Serialize;
 
 use crate::failure::{Exit, Failure};
-use crate::machine::{self, MachineArgs};
+use crate::machine::DescribedMachineArgs;
 use crate::output::Output;
 use crate::render;
 
 /// The version of the JSON form of a plan.
 pub const ROUTE_SCHEMA: &str = "crowfly.route/1";
-
-/// What some editors put in front of a file.
-const BYTE_ORDER_MARK: &[u8] = b"\xef\xbb\xbf";
 
 /// Arguments of `crowfly route`.
 #[derive(Args, Debug)]
@@ -35,11 +30,8 @@ pub struct RouteArgs {
     /// Show every way hop by hop, not the best alone
     #[arg(long)]
     all: bool,
-    /// Look at the machine of a file: a snapshot, `lstopo --of xml`, or a topology file of NCCL or RCCL
-    #[arg(long, value_name = "FILE", conflicts_with_all = ["snapshot", "root"])]
-    from: Option<PathBuf>,
     #[command(flatten)]
-    machine: MachineArgs,
+    machine: DescribedMachineArgs,
 }
 
 const PLACES: &str = "\
@@ -117,28 +109,14 @@ impl Way {
 
 /// Plans, and prints.
 pub fn run(args: &RouteArgs, out: &mut Output) -> Result<Exit, Failure> {
-    let elsewhere = args.from.is_some() || args.machine.is_elsewhere();
+    let elsewhere = args.machine.is_elsewhere();
     let (from, to) = (place(&args.start, elsewhere)?, place(&args.end, elsewhere)?);
-    let (topology, snapshot) = look(args)?;
+    let (topology, snapshot) = args.machine.look()?;
     let found = search::candidates(&topology, snapshot.as_ref(), &from, &to)?;
     let plan = Plan::new(from, to, found);
     let all = args.all;
     out.show(&plan, |columns| render::route::render(&plan, columns, all))?;
     Ok(Exit::Ok)
-}
-
-/// The machine's graph, and what it was decoded from where that is a snapshot.
-fn look(args: &RouteArgs) -> Result<(Topology, Option<Snapshot>), Failure> {
-    let Some(file) = &args.from else {
-        let snapshot = args.machine.look()?;
-        return Ok((Topology::from_snapshot(&snapshot), Some(snapshot)));
-    };
-    let bytes = machine::read_bounded(file, MAX_SNAPSHOT_BYTES)?;
-    let content = bytes.strip_prefix(BYTE_ORDER_MARK).unwrap_or(&bytes);
-    Ok(match Snapshot::from_json(content) {
-        Ok(snapshot) => (Topology::from_snapshot(&snapshot), Some(snapshot)),
-        Err(_) => (Topology::from_any(content)?, None),
-    })
 }
 
 /// Reads a place; a bare name that is a file of this machine is a place too.
