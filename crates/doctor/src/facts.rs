@@ -8,3 +8,4 @@ pub(crate) mod rdma;
 pub(crate) mod settings;
 pub(crate) mod site;
 pub(crate) mod storage;
+pub(crate) mod ucx;

@@ -57,6 +57,11 @@ impl Site {
     }
 }
 
+/// Most GPUs and NICs of one machine that are looked at; the largest have 32 and some dozens. A text
+/// that claims more counts as clipped.
+pub(crate) const MAX_GPUS: usize = 64;
+pub(crate) const MAX_NICS: usize = 128;
+
 /// GPUs of a board with NVSwitches.
 const WHOLE_BOARD: usize = 8;
 

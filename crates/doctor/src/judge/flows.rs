@@ -3,12 +3,43 @@
 use super::pair;
 use crate::case::Case;
 use crate::evidence::nccl_log::NcclLog;
+use crate::evidence::ucx::UcxLog;
 use crate::facts::flows::{NetUse, Span, is_socket, net_uses, peer_uses, span};
+use crate::facts::ucx::gpu_protocols;
 use crate::finding::Quote;
 use crate::verdict::{Basis, PairKind, PairVerdict, Verdict};
 
 pub(super) fn pairs(case: &Case) -> Vec<PairVerdict> {
-    case.nccl_logs().flat_map(of_log).collect()
+    let mut pairs: Vec<PairVerdict> = case.nccl_logs().flat_map(of_log).collect();
+    pairs.extend(case.ucx_logs().flat_map(of_ucx));
+    pairs
+}
+
+/// UCX says which way large messages of GPU memory go.
+fn of_ucx(log: &UcxLog) -> Vec<PairVerdict> {
+    gpu_protocols(log)
+        .into_iter()
+        .map(|protocol| {
+            let row = &protocol.row.value;
+            let kind = if protocol.between_nodes {
+                PairKind::GpuNic
+            } else {
+                PairKind::GpuGpu
+            };
+            pair(
+                kind,
+                Some(protocol.row.cite.source.to_string()),
+                ("GPU memory".to_owned(), row.over.clone()),
+                protocol.verdict,
+                Basis::Observed,
+                format!("large messages: {} over {}", row.protocol, row.over),
+                [
+                    Quote::from(&protocol.table.title.cite),
+                    Quote::from(&protocol.row.cite),
+                ],
+            )
+        })
+        .collect()
 }
 
 fn of_log(log: &NcclLog) -> Vec<PairVerdict> {

@@ -1,10 +1,12 @@
 //! Pairs as a machine's layout predicts them, at NCCL's defaults and the settings given.
 
+use std::collections::BTreeMap;
+
 use super::pair;
 use crate::case::Case;
 use crate::evidence::topo_matrix::P2pStatus;
 use crate::facts::level::gdr_level;
-use crate::facts::site::{Near, Nearness, Reach, Site, gpu_gpu_level, gpu_nics, sites};
+use crate::facts::site::{MAX_GPUS, Near, Nearness, Reach, Site, gpu_gpu_level, gpu_nics, sites};
 use crate::finding::Quote;
 use crate::verdict::{Basis, PairKind, PairVerdict, Verdict};
 
@@ -125,21 +127,24 @@ fn linked_together(site: &Site) -> bool {
     joined.len() == site.gpus.len() && site.gpus.len() > 1
 }
 
-/// Pairs that `topo -p2p` says the driver refuses, by GPU number.
-fn refused_pairs(case: &Case) -> Vec<(u32, u32, Quote)> {
-    let mut refused = Vec::new();
+/// Pairs that `topo -p2p` says the driver refuses, by GPU number, the lower one first.
+fn refused_pairs(case: &Case) -> BTreeMap<(u32, u32), Quote> {
+    let mut refused = BTreeMap::new();
     for matrix in case.p2p_matrices() {
         if matrix.capability == Some('n') || matrix.capability == Some('a') {
             continue;
         }
-        for row in &matrix.rows {
-            for (column, cell) in matrix.columns.iter().zip(&row.value.1) {
+        for row in matrix.rows.iter().take(MAX_GPUS) {
+            for (column, cell) in matrix.columns.iter().zip(&row.value.1).take(MAX_GPUS) {
                 let ok = matches!(
                     cell,
                     None | Some(P2pStatus::Ok | P2pStatus::Same | P2pStatus::Unknown)
                 );
-                if !ok && row.value.0 != *column {
-                    refused.push((row.value.0, *column, Quote::from(&row.cite)));
+                let (a, b) = (row.value.0, *column);
+                if !ok && a != b {
+                    refused
+                        .entry((a.min(b), a.max(b)))
+                        .or_insert_with(|| Quote::from(&row.cite));
                 }
             }
         }
@@ -147,7 +152,7 @@ fn refused_pairs(case: &Case) -> Vec<(u32, u32, Quote)> {
     refused
 }
 
-fn refusal<'a>(refused: &'a [(u32, u32, Quote)], reach: &Reach) -> Option<&'a Quote> {
+fn refusal<'a>(refused: &'a BTreeMap<(u32, u32), Quote>, reach: &Reach) -> Option<&'a Quote> {
     if matches!(reach.nearness, Nearness::Link(_)) {
         return None;
     }
@@ -158,10 +163,7 @@ fn refusal<'a>(refused: &'a [(u32, u32, Quote)], reach: &Reach) -> Option<&'a Qu
             .ok()
     };
     let (a, b) = (number(&reach.gpu)?, number(&reach.other)?);
-    refused
-        .iter()
-        .find(|(x, y, _)| (*x, *y) == (a, b) || (*y, *x) == (a, b))
-        .map(|(_, _, quote)| quote)
+    refused.get(&(a.min(b), a.max(b)))
 }
 
 fn gpu_nic(case: &Case, site: &Site) -> Vec<PairVerdict> {

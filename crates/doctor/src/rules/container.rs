@@ -1,6 +1,6 @@
 //! Containers and limits: C1 to C4.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use crowfly_route::obstacle::Fix;
 use crowfly_route::units::Bytes;
@@ -12,7 +12,7 @@ use crate::facts::flows::host_of_ranks;
 use crate::facts::host::has_rdma;
 use crate::finding::Finding;
 use crate::rule::{Family, Page, Rule};
-use crate::rules::nccl::list_numbers;
+use crate::rules::nccl::ranks;
 use crate::verdict::{PairKind, Verdict};
 
 pub(crate) const RULES: &[Rule] = &[MEMLOCK, NO_DEVICES, SMALL_SHM, ONE_GPU_EACH];
@@ -244,11 +244,15 @@ fn one_gpu_each(rule: &Rule, case: &Case) -> Vec<Finding> {
                 same.then_some(((from.min(to), from.max(to)), &c.first))
             })
             .collect();
-        if !inside.is_empty() {
-            let ranks = list_numbers(inside.keys().flat_map(|(a, b)| [*a, *b]));
+        // Nodes that share a host name cannot be told apart.
+        let distinct: BTreeSet<&str> = hosts.values().copied().collect();
+        let nodes = log.members.iter().filter_map(|m| m.nodes).max();
+        let told_apart = nodes.is_none_or(|nodes| distinct.len() >= nodes as usize);
+        if !inside.is_empty() && told_apart {
+            let listed = ranks(inside.keys().flat_map(|(a, b)| [*a, *b]));
             findings.push(fixed(
                 rule.fault(format!(
-                    "Ranks {ranks} are on one host and reach each other over the network"
+                    "One host holds {listed}, which reach each other over the network"
                 ))
                 .quoting_all(inside.values().copied())
                 .implying(PairKind::GpuGpu, Verdict::Staged),

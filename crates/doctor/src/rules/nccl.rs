@@ -12,7 +12,7 @@ mod warnings;
 
 use crate::rule::Rule;
 
-pub(crate) use distance::{list, list_numbers};
+pub(crate) use distance::{list, ranks};
 
 pub(crate) const RULES: &[Rule] = &[
     distance::TOO_FAR,

@@ -16,4 +16,5 @@ pub(crate) const RULES: &[Rule] = &[
     stack::FIRMWARE,
     stack::BUILD_ORDER,
     stack::UCX_STAGES,
+    stack::ENGINE_ERRORS,
 ];

@@ -190,5 +190,19 @@ pub fn examples() -> Vec<Example> {
                 )
             },
         ),
+        example(
+            "R10",
+            Broken,
+            || {
+                paste(
+                    "E0421 11:56:59.774282 709103 rdma_endpoint.cpp:259] Failed to modify QP to RTR, check mtu, gid, peer lid\n",
+                )
+            },
+            || {
+                paste(
+                    "I0421 11:56:59.774282 709103 rdma_endpoint.cpp:259] Connection established\n",
+                )
+            },
+        ),
     ]
 }

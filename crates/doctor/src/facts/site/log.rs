@@ -1,6 +1,6 @@
 //! Places from the path listings of a NCCL log, in NCCL's own names.
 
-use super::{Nearness, Reach, Site};
+use super::{MAX_GPUS, Nearness, Reach, Site};
 use crate::evidence::nccl_log::{NcclLog, PathType};
 use crate::finding::Quote;
 use crate::verdict::PairKind;
@@ -16,6 +16,10 @@ pub(super) fn of_log(log: &NcclLog) -> Site {
             PairKind::GpuGpu
         };
         if !site.gpus.contains(&path.from) {
+            if site.gpus.len() >= MAX_GPUS {
+                site.clipped = true;
+                continue;
+            }
             site.gpus.push(path.from.clone());
         }
         if kind == PairKind::GpuNic && !site.nics.contains(&path.to) {

@@ -1,6 +1,6 @@
 //! Places from `nvidia-smi topo -m` and `rocm-smi --showtopo`.
 
-use super::{Nearness, Reach, Site};
+use super::{MAX_GPUS, MAX_NICS, Nearness, Reach, Site};
 use crate::evidence::rocm::{RocmLink, RocmTopology};
 use crate::evidence::topo_matrix::{TopoDevice, TopoLink, TopoMatrix, TopoRow};
 use crate::finding::Quote;
@@ -13,8 +13,9 @@ pub(super) fn of_matrix(matrix: &TopoMatrix) -> Site {
         .or_else(|| matrix.rows.first().map(|row| &row.cite))
         .map(|cite| cite.source.to_string());
     let mut site = Site::new(source.unwrap_or_default());
-    let gpus = matrix.gpus();
-    site.clipped = matrix.clipped;
+    let mut gpus = matrix.gpus();
+    site.clipped = matrix.clipped || gpus.len() > MAX_GPUS;
+    gpus.truncate(MAX_GPUS);
     site.gpus = gpus.iter().map(ToString::to_string).collect();
     site.nics = matrix
         .nics()
@@ -50,7 +51,7 @@ pub(super) fn of_matrix(matrix: &TopoMatrix) -> Site {
                 });
             }
         }
-        for reach in matrix.nic_reach(a) {
+        for reach in matrix.nic_reach(a).into_iter().take(MAX_NICS) {
             let Some(nearness) = nearness(&reach.link) else {
                 continue;
             };
@@ -103,13 +104,15 @@ pub(super) fn of_rocm(topology: &RocmTopology) -> Site {
         .map(|row| row.cite.source.to_string());
     let mut site = Site::new(source.unwrap_or_default());
     site.amd_gpus = true;
+    site.clipped = topology.links.len() > MAX_GPUS;
     site.gpus = topology
         .links
         .iter()
+        .take(MAX_GPUS)
         .map(|row| format!("GPU{}", row.gpu))
         .collect();
-    for row in &topology.links {
-        for (other, cell) in (0u32..).zip(&row.cells) {
+    for row in topology.links.iter().take(MAX_GPUS) {
+        for (other, cell) in (0u32..).zip(row.cells.iter().take(MAX_GPUS)) {
             let (true, Some(link)) = (other > row.gpu, cell) else {
                 continue;
             };

@@ -1,5 +1,8 @@
 //! What NCCL makes of distances.
 
+use std::cmp::Ordering;
+use std::collections::BTreeMap;
+
 use super::{CpuMaker, Nearness, Reach, Site};
 use crate::case::Case;
 use crate::evidence::nccl_log::PathType;
@@ -30,16 +33,21 @@ pub(crate) enum Near<'a> {
     Open(&'static str),
 }
 
-/// The nearest NICs of one GPU.
-fn nearest_nics<'a>(site: &'a Site, gpu: &str) -> Vec<&'a Reach> {
-    let all: Vec<&Reach> = site
-        .of_kind(PairKind::GpuNic)
-        .filter(|reach| reach.gpu == gpu)
-        .collect();
-    let best = all.iter().map(|reach| reach.nearness).min();
-    all.into_iter()
-        .filter(|reach| Some(reach.nearness) == best)
-        .collect()
+/// The nearest NICs of each GPU.
+fn nearest_nics(site: &Site) -> BTreeMap<&str, Vec<&Reach>> {
+    let mut nearest: BTreeMap<&str, Vec<&Reach>> = BTreeMap::new();
+    for reach in site.of_kind(PairKind::GpuNic) {
+        let best = nearest.entry(&reach.gpu).or_default();
+        match best
+            .first()
+            .map(|found| found.nearness.cmp(&reach.nearness))
+        {
+            Some(Ordering::Less) => {}
+            Some(Ordering::Greater) => *best = vec![reach],
+            Some(Ordering::Equal) | None => best.push(reach),
+        }
+    }
+    nearest
 }
 
 /// What NCCL makes of each GPU's nearest NICs at this level.
@@ -48,15 +56,15 @@ pub(crate) fn gpu_nics<'a>(site: &'a Site, level: &Level) -> Vec<GpuNics<'a>> {
         let (least, most) = nearness.paths();
         (least <= level.path, most <= level.path)
     };
+    let nearest = nearest_nics(site);
     let has_near = |gpu: &str| {
-        nearest_nics(site, gpu)
-            .first()
-            .is_some_and(|reach| within(reach.nearness).1)
+        let reach = nearest.get(gpu).and_then(|reaches| reaches.first());
+        reach.is_some_and(|reach| within(reach.nearness).1)
     };
     site.gpus
         .iter()
         .filter_map(|gpu| {
-            let nearest = nearest_nics(site, gpu);
+            let nearest = nearest.get(gpu.as_str())?.clone();
             let nearness = nearest.first()?.nearness;
             let near = match within(nearness) {
                 (true, true) => Near::Enough,

@@ -1,6 +1,6 @@
 //! Places from `lspci -t`.
 
-use super::{CpuMaker, Nearness, Reach, Site, is_amd_root};
+use super::{CpuMaker, MAX_GPUS, MAX_NICS, Nearness, Reach, Site, is_amd_root};
 use crate::evidence::lspci::{LspciTree, TreeFunction};
 use crate::finding::Quote;
 use crate::verdict::PairKind;
@@ -11,8 +11,18 @@ pub(super) fn of_tree(tree: &LspciTree) -> Site {
     if tree.functions.iter().any(|f| is_amd_root(&f.name)) {
         site.cpu = CpuMaker::Amd;
     }
-    let gpus: Vec<&TreeFunction> = tree.functions.iter().filter(|f| is_gpu(&f.name)).collect();
-    let nics: Vec<&TreeFunction> = tree.functions.iter().filter(|f| is_nic(&f.name)).collect();
+    let gpus: Vec<&TreeFunction> = tree
+        .functions
+        .iter()
+        .filter(|f| is_gpu(&f.name))
+        .take(MAX_GPUS)
+        .collect();
+    let nics: Vec<&TreeFunction> = tree
+        .functions
+        .iter()
+        .filter(|f| is_nic(&f.name))
+        .take(MAX_NICS)
+        .collect();
     site.amd_gpus = gpus.iter().any(|gpu| gpu.name.contains("Instinct"));
     site.gpus = gpus.iter().map(|gpu| gpu.address.to_string()).collect();
     site.nics = nics.iter().map(|nic| nic.address.to_string()).collect();

@@ -3,7 +3,7 @@
 use crowfly_route::topology::{Device, Drive, DriveTransport, GpuVendor, Relation};
 
 use super::pci::may_have_links;
-use super::{CpuMaker, Nearness, Reach, Site};
+use super::{CpuMaker, MAX_GPUS, MAX_NICS, Nearness, Reach, Site};
 use crate::case::Machine;
 use crate::finding::Quote;
 use crate::verdict::PairKind;
@@ -24,6 +24,7 @@ pub(crate) fn of_machine(machine: &Machine) -> Site {
                 .get(*at)
                 .is_some_and(|gpu| is_compute(gpu.vendor, &gpu.name))
         })
+        .take(MAX_GPUS)
         .collect();
     let nics: Vec<usize> = (0..topology.nics.len())
         .filter(|at| {
@@ -32,9 +33,11 @@ pub(crate) fn of_machine(machine: &Machine) -> Site {
                 .get(*at)
                 .is_some_and(|nic| !nic.ports.is_empty())
         })
+        .take(MAX_NICS)
         .collect();
     let drives: Vec<usize> = (0..topology.drives.len())
         .filter(|at| topology.drives.get(*at).is_some_and(is_nvme))
+        .take(MAX_NICS)
         .collect();
     let name = |device| topology.name_of(device);
     site.gpus = gpus.iter().map(|at| name(Device::Gpu(*at))).collect();

@@ -1,6 +1,6 @@
 //! Places from NCCL's topology XML.
 
-use super::{CpuMaker, Nearness, Reach, Site};
+use super::{CpuMaker, MAX_GPUS, MAX_NICS, Nearness, Reach, Site};
 use crate::evidence::nccl_xml::{Index, LinkKind, NcclTopology, XmlFunction, XmlLink};
 use crate::finding::Quote;
 use crate::verdict::PairKind;
@@ -26,8 +26,10 @@ pub(super) fn of_xml(topology: &NcclTopology) -> Site {
     site.cpu = cpu(topology);
     site.amd_gpus = topology.gpus.iter().any(|gpu| gpu.gcn.is_some());
     site.links_unknown = topology.gpus.is_empty();
-    let gpus = gpus(topology);
-    let nics = nics(topology);
+    let (mut gpus, mut nics) = (gpus(topology), nics(topology));
+    site.clipped |= gpus.len() > MAX_GPUS || nics.len() > MAX_NICS;
+    gpus.truncate(MAX_GPUS);
+    nics.truncate(MAX_NICS);
     site.gpus = gpus.iter().map(|g| g.name.clone()).collect();
     site.nics = nics.iter().map(|n| n.name.clone()).collect();
     for gpu in &topology.gpus {

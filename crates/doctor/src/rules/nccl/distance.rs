@@ -88,9 +88,9 @@ fn of_site(
             rule.fault(title)
         }
     } else {
-        let ranks = list_numbers(plain.iter().map(|u| u.rank));
+        let ranks = ranks(plain.iter().map(|u| u.rank));
         rule.fault(format!(
-            "Rank {ranks} sends and receives without GPUDirect RDMA because the nearest NIC of {names} is {word} away, and {limit}"
+            "No GPUDirect RDMA on {ranks}: the nearest NIC of {names} is {word} away, and {limit}"
         ))
     };
     finding = finding
@@ -170,14 +170,14 @@ fn of_log(rule: &Rule, log: &NcclLog) -> Option<Finding> {
             reach.distance, reach.limit
         ),
     };
-    let ranks = list_numbers(plain.iter().map(|u| u.rank));
+    let ranks = ranks(plain.iter().map(|u| u.rank));
     let word = match named {
         Some((PathType::Phb, _)) => "PHB",
         _ => "SYS",
     };
     let finding = rule
         .fault(format!(
-            "Rank {ranks} sends and receives without GPUDirect RDMA: GPU to NIC is {distance}"
+            "No GPUDirect RDMA on {ranks}: GPU to NIC is {distance}"
         ))
         .quoting_all(refused.iter().map(|pair| &pair.first).take(3))
         .quoting_all(plain.iter().filter_map(|u| u.cite(false)).take(2));
@@ -286,6 +286,13 @@ pub(crate) fn list<'a>(names: impl Iterator<Item = &'a str>) -> String {
     } else {
         format!("{shown} and {rest} more")
     }
+}
+
+/// Ranks as a person lists them: `rank 2`, `ranks 0–3, 7`.
+pub(crate) fn ranks(numbers: impl Iterator<Item = u32>) -> String {
+    let listed = list_numbers(numbers);
+    let one = listed.bytes().all(|b| b.is_ascii_digit());
+    format!("{} {listed}", if one { "rank" } else { "ranks" })
 }
 
 /// Numbers as ranges: `0–3, 7`.

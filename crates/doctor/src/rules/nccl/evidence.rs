@@ -9,7 +9,7 @@ use crate::finding::Finding;
 use crate::rule::{Family, Page, Rule};
 use crate::verdict::{Pair, PairKind};
 
-use super::distance::list_numbers;
+use super::distance::ranks;
 
 /// NICs that are used, sockets left out.
 fn rdma_uses(log: &NcclLog) -> Vec<NetUse> {
@@ -98,7 +98,7 @@ fn without_gdr(rule: &Rule, log: &NcclLog) -> Option<Finding> {
         plain.iter().map(|u| u.plain()).sum::<u64>(),
         uses.iter().map(|u| u.plain() + u.direct()).sum::<u64>(),
     );
-    let ranks = list_numbers(plain.iter().map(|u| u.rank));
+    let ranks = ranks(plain.iter().map(|u| u.rank));
     let title = if bad == all {
         format!(
             "None of the {all} NET/{} channels ends in /GDRDMA: all network data is copied through host memory",
@@ -106,7 +106,7 @@ fn without_gdr(rule: &Rule, log: &NcclLog) -> Option<Finding> {
         )
     } else {
         format!(
-            "{bad} of {all} NET channels lack /GDRDMA, on rank {ranks}: only those GPUs and NICs are concerned"
+            "{bad} of {all} NET channels lack /GDRDMA, on {ranks}: only those GPUs and NICs are concerned"
         )
     };
     let explained = log.gdr_pairs.iter().any(|pair| !pair.what.enabled)
@@ -205,10 +205,10 @@ fn read_and_write(rule: &Rule, case: &Case) -> Vec<Finding> {
             let uses = rdma_uses(log);
             let chosen: Vec<&NetUse> = uses.iter().filter(|u| by_choice(u)).collect();
             let first = chosen.first()?;
-            let ranks = list_numbers(chosen.iter().map(|u| u.rank));
+            let ranks = ranks(chosen.iter().map(|u| u.rank));
             Some(
                 rule.note(format!(
-                    "Rank {ranks} receives with GPUDirect RDMA and sends from host memory, as NCCL chooses on GPUs before Ampere without NVLink"
+                    "GPUDirect RDMA for receiving alone on {ranks}, as NCCL chooses on GPUs before Ampere without NVLink"
                 ))
                 .quoting_all(first.send.first_plain.as_ref())
                 .quoting_all(first.receive.first_direct.as_ref())

@@ -10,7 +10,7 @@ use crate::finding::Finding;
 use crate::rule::{Family, Page, Rule};
 use crate::verdict::{Pair, PairKind};
 
-use super::distance::list_numbers;
+use super::distance::ranks;
 
 pub(super) const SHM_INSTEAD: Rule = Rule {
     id: "N15",
@@ -59,8 +59,8 @@ fn shm_instead(rule: &Rule, case: &Case) -> Vec<Finding> {
             let first = staged.first()?;
             let finding = if let Some((_, reach)) = near.first() {
                 rule.fault(format!(
-                    "Ranks {} exchange data through host memory, although their GPUs are {} to each other",
-                    list_numbers(near.iter().flat_map(|(p, _)| [p.from, p.to])),
+                    "Data between {} goes through host memory, although their GPUs are {} to each other",
+                    ranks(near.iter().flat_map(|(p, _)| [p.from, p.to])),
                     reach.nearness.word()
                 ))
                 .quoting_all(near.iter().filter_map(|(p, _)| p.first_shm.as_ref()).take(3))
@@ -71,8 +71,8 @@ fn shm_instead(rule: &Rule, case: &Case) -> Vec<Finding> {
                 return None;
             } else {
                 rule.fault(format!(
-                    "Ranks {} exchange data through shared host memory instead of peer to peer",
-                    list_numbers(staged.iter().flat_map(|p| [p.from, p.to]))
+                    "Data between {} goes through shared host memory instead of peer to peer",
+                    ranks(staged.iter().flat_map(|p| [p.from, p.to]))
                 ))
                 .quoting_all(first.first_shm.as_ref())
                 .quoting_all(staged.iter().skip(1).filter_map(|p| p.first_shm.as_ref()).take(2))

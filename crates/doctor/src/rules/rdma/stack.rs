@@ -6,9 +6,12 @@ use crowfly_route::obstacle::Fix;
 
 use crate::case::Case;
 use crate::evidence::kernel::Topic;
+use crate::evidence::transfer::Level;
 use crate::facts::rdma::ports;
+use crate::facts::ucx::gpu_protocols;
 use crate::finding::{Finding, Quote};
 use crate::rule::{Family, Page, Rule};
+use crate::verdict::Verdict;
 
 pub(super) const FIRMWARE: Rule = Rule {
     id: "R7",
@@ -112,45 +115,30 @@ pub(super) const UCX_STAGES: Rule = Rule {
     check: ucx_stages,
 };
 
-/// Operations on memory of a GPU.
-fn on_gpu(title: &str) -> bool {
-    ["cuda", "rocm", "ze-device"]
-        .iter()
-        .any(|kind| title.contains(kind))
-}
-
 fn ucx_stages(rule: &Rule, case: &Case) -> Vec<Finding> {
     let mut findings = Vec::new();
     for log in case.ucx_logs() {
-        let staged: Vec<_> = log
-            .protocols
-            .iter()
-            .filter(|table| on_gpu(&table.title.value))
-            .filter_map(|table| {
-                let last = table
-                    .rows
-                    .iter()
-                    .rfind(|row| row.value.sizes.contains("inf"))?;
-                let words =
-                    format!("{} {}", last.value.protocol, last.value.over).to_ascii_lowercase();
-                let bounced = words.contains("pipeline")
-                    || words.contains("host")
-                    || words.contains("tcp")
-                    || (words.contains("copy")
-                        && !words.contains("zero-copy")
-                        && !words.contains("zero copy"));
-                bounced.then_some((table, last))
-            })
+        let staged: Vec<_> = gpu_protocols(log)
+            .into_iter()
+            .filter(|p| matches!(p.verdict, Verdict::Staged | Verdict::Socket))
             .collect();
-        if let Some((table, _)) = staged.first() {
+        if let Some(first) = staged.first() {
+            let how = if first.verdict == Verdict::Socket {
+                "by TCP"
+            } else {
+                "by way of host memory"
+            };
             findings.push(
-                rule.fault(format!("UCX moves large messages of GPU memory by way of host memory ({})", table.title.value.trim()))
-                    .quoting_all(staged.iter().flat_map(|(table, row)| [&table.title.cite, &row.cite]))
-                    .fixed_by(
-                        Fix::run("See which transports UCX was built with and finds here.", "ucx_info -d | grep -E 'Transport|Device|cuda|rocm'")
-                            .checked_by("UCX_PROTO_INFO=y <job> 2>&1 | grep -A3 cuda"),
-                    )
-                    .doubting("A pipeline through host memory can be UCX's choice where the NIC is far from the GPU."),
+                rule.fault(format!(
+                    "UCX moves large messages of GPU memory {how} ({})",
+                    first.table.title.value.trim()
+                ))
+                .quoting_all(staged.iter().flat_map(|p| [&p.table.title.cite, &p.row.cite]))
+                .fixed_by(
+                    Fix::run("See which transports UCX was built with and finds here.", "ucx_info -d | grep -E 'Transport|Device|cuda|rocm'")
+                        .checked_by("UCX_PROTO_INFO=y <job> 2>&1 | grep -A3 cuda"),
+                )
+                .doubting("A pipeline through host memory can be UCX's choice where the NIC is far from the GPU."),
             );
         }
         let tcp_only = log.endpoints.iter().find(|e| {
@@ -176,4 +164,63 @@ fn ucx_stages(rule: &Rule, case: &Case) -> Vec<Finding> {
         }
     }
     findings
+}
+
+pub(super) const ENGINE_ERRORS: Rule = Rule {
+    id: "R10",
+    name: "transfer-engine-errors",
+    family: Family::Rdma,
+    summary: "NIXL or Mooncake reports that transfers or registrations failed",
+    page: Page {
+        condition: "A transfer engine wrote errors.",
+        detection: "Lines of level error or fatal; those about queue pairs, retries and registration end transfers.",
+        consequence: "Those transfers failed, or the engine went another way.",
+        fix: "Retries and queue pairs: GID, routes and ports, as N20. Registration: locked memory (C1), peer memory module or dma-buf (N5).",
+        source: "Mooncake and NIXL sources, their own messages",
+        false_alarms: "A peer that ended first causes the same.",
+    },
+    check: engine_errors,
+};
+
+/// Words of errors after which data did not arrive.
+const FATAL: [&str; 7] = [
+    "retry counter exceeded",
+    "modify QP",
+    "modify_qp",
+    "register memory",
+    "ibv_reg_mr",
+    "registerMem",
+    "Failed to establish",
+];
+
+fn engine_errors(rule: &Rule, case: &Case) -> Vec<Finding> {
+    case.transfer_logs()
+        .filter_map(|log| {
+            let seen: Vec<_> = log
+                .messages
+                .iter()
+                .filter(|m| m.what.level >= Level::Error)
+                .collect();
+            let fatal = seen
+                .iter()
+                .find(|m| FATAL.iter().any(|words| m.what.text.contains(words)));
+            let first = fatal.or(seen.first())?;
+            let title = format!("The transfer engine reports: {}", first.what.text);
+            let finding = if fatal.is_some() {
+                rule.broken(title)
+            } else {
+                rule.warning(title)
+            };
+            Some(
+                finding
+                    .quoting(&first.first)
+                    .quoting_all(seen.iter().map(|m| &m.first))
+                    .fixed_by(
+                        Fix::run("See whether plain RDMA works between the two nodes, and GPU memory can be registered.", "ib_write_bw -d <nic> --use_cuda=0 <peer>")
+                            .checked_by("ibv_devinfo | grep state; ulimit -l; lsmod | grep nvidia_peermem"),
+                    )
+                    .doubting("A peer that ended first causes the same."),
+            )
+        })
+        .collect()
 }
