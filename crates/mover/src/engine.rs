@@ -3,7 +3,7 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use crowfly_machine::usage;
+use crowfly_machine::{huge_pages, usage};
 use crowfly_route::obstacle::{Code, Fix, Obstacle};
 use crowfly_route::policy::Policy;
 use crowfly_route::receipt::{CpuSeconds, Path};
@@ -11,7 +11,7 @@ use crowfly_route::receipt::{CpuSeconds, Path};
 use crate::digest::GRID;
 use crate::error::TransferError;
 use crate::io::Direction;
-use crate::io::uring::Uring;
+use crate::io::uring;
 use crate::job::{Job, Landing, Lane, Ledger};
 use crate::memory::{BLOCK, HUGE_PAGE, Memory, MemoryKind, Region};
 use crate::receipt::{Account, Before};
@@ -98,7 +98,6 @@ impl Engine {
             ceiling: request.ceiling,
             pieces: request.pieces,
             before,
-            by_threads: plan.blocking,
         };
         let transit = matches!(request.destination, Destination::Transit(_));
         let ring = transit.then_some(plan.slots);
@@ -144,15 +143,8 @@ impl Engine {
                 },
             };
             if let Landing::Region { memory, .. } = &landing {
-                if let MemoryKind::Host { huge: false, .. } = memory.kind() {
-                    setup.meet(
-                        Obstacle::slows(Code::NoHugePages, "host memory is made of small pages")
-                            .seen("madvise(MADV_HUGEPAGE)", "refused")
-                            .fixed_by(Fix::run(
-                                "Let programs that ask have huge pages.",
-                                "echo madvise > /sys/kernel/mm/transparent_hugepage/enabled",
-                            )),
-                    );
+                if let Some(obstacle) = no_huge_pages(memory.kind()) {
+                    setup.meet(obstacle);
                 }
                 let range =
                     (piece.range.start - origin) as usize..(piece.range.end - origin) as usize;
@@ -183,7 +175,8 @@ impl Engine {
         };
         let direct = chunks.iter().any(|c| c.way == Way::Direct);
         let forced = request.path == Some(Path::Threads);
-        let blocking = forced || (direct && Uring::new(1).is_err()) || (!direct && cold_copies());
+        let blocking =
+            forced || (direct && uring::refusal().is_some()) || (!direct && cold_copies());
         let most = if blocking {
             MAX_BLOCKING
         } else {
@@ -293,6 +286,25 @@ fn refused(request: &Request, mut obstacles: Vec<Obstacle>) -> TransferError {
         policy: request.policy,
         obstacles,
     }
+}
+
+/// Why host memory is made of small pages, if it is.
+fn no_huge_pages(kind: MemoryKind) -> Option<Obstacle> {
+    let MemoryKind::Host { huge, .. } = kind else {
+        return None;
+    };
+    let (at, shows) = match (huge, huge_pages::forbidden()) {
+        (_, Some(setting)) => (huge_pages::SETTING, setting),
+        (false, None) => ("madvise(MADV_HUGEPAGE)", "refused".to_owned()),
+        (true, None) => return None,
+    };
+    let fix = Fix::run(
+        "Let programs that ask have huge pages.",
+        format!("echo madvise > {}", huge_pages::SETTING),
+    );
+    let small = Obstacle::slows(Code::NoHugePages, "host memory is made of small pages");
+    let check = format!("cat {}", huge_pages::SETTING);
+    Some(small.seen(at, shows).fixed_by(fix.checked_by(check)))
 }
 
 /// Lays the page cache's pages over the memory of runs of chunks that are to be mapped. Where the

@@ -62,6 +62,11 @@ pub(crate) trait Io {
     /// How many requests have not completed.
     fn in_flight(&self) -> usize;
 
+    /// Whether requests go through a ring rather than one at a time.
+    fn by_ring(&self) -> bool {
+        true
+    }
+
     /// Waits for at least one completion or for `patience` to pass, and appends what completed.
     fn wait(&mut self, patience: Duration, done: &mut Vec<Done>) -> io::Result<()>;
 }

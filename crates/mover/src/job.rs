@@ -69,6 +69,8 @@ impl Landing {
 pub(crate) struct Ledger {
     /// Bytes of the request delivered, by way.
     pub delivered: BTreeMap<Way, u64>,
+    /// Bytes of direct ways that were moved one request at a time, without a ring.
+    pub by_threads: u64,
     /// Bytes copied by the CPU through a buffer that is not the destination.
     pub bounced: u64,
     /// Bytes moved beyond those asked for.
@@ -96,6 +98,7 @@ impl Ledger {
         for (way, bytes) in other.delivered {
             *self.delivered.entry(way).or_default() += bytes;
         }
+        self.by_threads += other.by_threads;
         self.bounced += other.bounced;
         self.overread += other.overread;
         self.retries += other.retries;

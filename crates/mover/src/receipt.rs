@@ -38,7 +38,6 @@ pub(crate) struct Account {
     pub ceiling: Option<Capacity>,
     pub pieces: Vec<Piece>,
     pub before: Before,
-    pub by_threads: bool,
 }
 
 impl Account {
@@ -140,20 +139,24 @@ impl Account {
                             because: Some(reason(Some(Code::NoDirectIo))),
                         });
                     }
-                    match (&self.to, self.by_threads) {
-                        (Place::Peer(_), _) => (Path::Peer, Class::Direct, None),
-                        (_, false) => (Path::Direct, Class::Direct, None),
-                        (_, true) if self.forced == Some(Path::Threads) => (
-                            Path::Threads,
-                            Class::Direct,
-                            Some("path `threads` was asked for".into()),
-                        ),
-                        (_, true) => (
-                            Path::Threads,
-                            Class::Direct,
-                            Some("io_uring is not available".into()),
-                        ),
+                    let threaded = ledger.by_threads.min(bytes);
+                    let peer = matches!(self.to, Place::Peer(_));
+                    if threaded > 0 && !peer {
+                        bytes -= threaded;
+                        let asked = self.forced == Some(Path::Threads);
+                        shares.push(Share {
+                            path: Path::Threads,
+                            class: Class::Direct,
+                            bytes: Bytes(threaded),
+                            because: Some(if asked {
+                                "path `threads` was asked for".into()
+                            } else {
+                                "io_uring is not available".into()
+                            }),
+                        });
                     }
+                    let path = if peer { Path::Peer } else { Path::Direct };
+                    (path, Class::Direct, None)
                 }
                 Way::Map => (
                     Path::Mapped,
@@ -216,16 +219,6 @@ impl Account {
                     format!("{warm} of the range in the page cache"),
                 ));
             }
-        }
-        if self.by_threads
-            && self.forced != Some(Path::Threads)
-            && shares.iter().any(|s| s.path == Path::Threads)
-        {
-            add(&Obstacle::slows(Code::NoIoUring, "io_uring is not available to this process")
-                .seen("call:io_uring", crate::io::uring::refusal().unwrap_or_else(|| "answers now".into()))
-                .fixed_by(Fix::run("Allow it, if the machine's policy permits.", "sysctl kernel.io_uring_disabled=0")
-                    .checked_by("sysctl kernel.io_uring_disabled"))
-                .fixed_by(Fix::by_hand("In a container, use a seccomp profile that allows io_uring_setup, io_uring_enter and io_uring_register.")));
         }
         for candidate in &self.candidates {
             candidate.obstacles.iter().for_each(&mut add);

@@ -16,8 +16,7 @@ use crowfly_route::receipt::Path;
 
 use crate::engine::Engine;
 use crate::error::TransferError;
-use crate::io::Direction;
-use crate::io::uring::Uring;
+use crate::io::{Direction, uring};
 use crate::job::{Job, Landing, Lane, Ledger};
 use crate::memory::{BLOCK, Region};
 use crate::receipt::{Account, Before};
@@ -231,7 +230,7 @@ impl Engine {
             direct,
             may_map: false,
         };
-        let blocking = request.path_asked == Some(Path::Threads) || Uring::new(1).is_err();
+        let blocking = request.path_asked == Some(Path::Threads) || uring::refusal().is_some();
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
         let workers = self
             .settings()
@@ -256,7 +255,6 @@ impl Engine {
             ceiling: None,
             pieces: Vec::new(),
             before: Before::look(&[]),
-            by_threads: blocking,
         };
         let regions = vec![request.region];
         Transfer::start(

@@ -1,5 +1,6 @@
 //! A running transfer: its threads, its end, its memory and its receipt.
 
+use std::io;
 use std::sync::Arc;
 use std::thread::JoinHandle;
 
@@ -13,7 +14,7 @@ use crate::digest::GRID;
 use crate::engine::{MAX_LEVEL, since};
 use crate::error::TransferError;
 use crate::io::blocking::Blocking;
-use crate::io::uring::Uring;
+use crate::io::uring::{self, Uring};
 use crate::job::{Job, Ledger};
 use crate::memory::{Memory, Region};
 use crate::receipt::Account;
@@ -160,48 +161,85 @@ fn work(job: &Job, rank: (usize, usize), blocking: bool, ring_slots: Option<usiz
         Some((slots, Ok(memory))) => Some(Ring::new(memory, slots)),
         Some((_, Err(error))) => return job.fail(error.into()),
     };
-    let (mut ledger, workers_cpu) = if blocking {
-        (
+    let entries = ring_slots
+        .unwrap_or(MAX_LEVEL)
+        .max(job.level())
+        .max(MAX_LEVEL);
+    let uring = (!blocking).then(|| Uring::new(entries));
+    match &uring {
+        Some(Err(refusal)) => ledger.meet(without_ring(refusal)),
+        None => uring::refusal()
+            .iter()
+            .for_each(|refusal| ledger.meet(without_ring(refusal))),
+        Some(Ok(_)) => {}
+    }
+    let (mut ledger, workers_cpu) = match uring {
+        Some(Ok(uring)) => {
+            let (uring, ring) = registered(job, uring, ring, &mut ledger);
+            let ledger = Worker::new(job, uring, rank, ring, ledger).run();
+            (ledger, usage::io_workers_of_this_thread())
+        }
+        _ => (
             Worker::new(job, Blocking::default(), rank, ring, ledger).run(),
             0.0,
-        )
-    } else {
-        let mut ring = ring;
-        let entries = ring_slots
-            .unwrap_or(MAX_LEVEL)
-            .max(job.level())
-            .max(MAX_LEVEL);
-        let mut uring = match Uring::new(entries) {
-            Ok(uring) => uring,
-            Err(source) => {
-                return job.fail(TransferError::Setup {
-                    what: "setting up io_uring",
-                    source,
-                });
-            }
-        };
-        let direct = job.chunks().iter().any(|c| c.way == Way::Direct);
-        if let Some(ring) = ring.as_mut().filter(|_| direct) {
-            match uring.register(ring.targets()) {
-                Ok(()) => ring.mark_registered(),
-                Err(error) => ledger.meet(
-                    Obstacle::slows(
-                        Code::MemlockTooSmall,
-                        "buffers could not be registered with io_uring",
-                    )
-                    .seen("io_uring_register(BUFFERS)", error.to_string())
-                    .fixed_by(
-                        Fix::run("Raise the locked-memory limit.", "ulimit -l unlimited")
-                            .checked_by("ulimit -l"),
-                    ),
-                ),
-            }
-        }
-        let ledger = Worker::new(job, uring, rank, ring, ledger).run();
-        (ledger, usage::io_workers_of_this_thread())
+        ),
     };
     let used = since(cpu);
     ledger.cpu.user += used.user;
     ledger.cpu.system += used.system + workers_cpu;
     job.settle(ledger);
+}
+
+/// Registers the ring of buffers, so that requests need no pinning of their own.
+fn registered(
+    job: &Job,
+    mut uring: Uring,
+    ring: Option<Ring>,
+    ledger: &mut Ledger,
+) -> (Uring, Option<Ring>) {
+    let direct = job.chunks().iter().any(|c| c.way == Way::Direct);
+    let ring = ring.map(|mut ring| {
+        match direct.then(|| uring.register(ring.targets())) {
+            None => {}
+            Some(Ok(())) => ring.mark_registered(),
+            Some(Err(error)) => ledger.meet(
+                Obstacle::slows(
+                    Code::MemlockTooSmall,
+                    "buffers could not be registered with io_uring",
+                )
+                .seen("io_uring_register(BUFFERS)", error.to_string())
+                .fixed_by(
+                    Fix::run("Raise the locked-memory limit.", "ulimit -l unlimited")
+                        .checked_by("ulimit -l"),
+                ),
+            ),
+        }
+        ring
+    });
+    (uring, ring)
+}
+
+/// Why io_uring could not be used.
+fn without_ring(refusal: &io::Error) -> Obstacle {
+    let shows = refusal.to_string();
+    if refusal.raw_os_error() == Some(libc::ENOMEM) {
+        return Obstacle::slows(
+            Code::MemlockTooSmall,
+            "the locked-memory limit has no room for io_uring",
+        )
+        .seen("io_uring_setup", shows)
+        .fixed_by(
+            Fix::run("Raise the locked-memory limit.", "ulimit -l unlimited")
+                .checked_by("ulimit -l"),
+        );
+    }
+    Obstacle::slows(Code::NoIoUring, "io_uring is not available to this process")
+        .seen("io_uring_setup", shows)
+        .fixed_by(
+            Fix::run("Allow it, if the machine's policy permits.", "sysctl kernel.io_uring_disabled=0")
+                .checked_by("sysctl kernel.io_uring_disabled"),
+        )
+        .fixed_by(Fix::by_hand(
+            "In a container, use a seccomp profile that allows io_uring_setup, io_uring_enter and io_uring_register.",
+        ))
 }

@@ -351,6 +351,9 @@ impl<'j, I: Io> Worker<'j, I> {
         }
         let bytes = target.len() as u64;
         *self.ledger.delivered.entry(chunk.way).or_default() += bytes;
+        if chunk.way == Way::Direct && !self.io.by_ring() {
+            self.ledger.by_threads += bytes;
+        }
         self.job.landed(bytes);
     }
 

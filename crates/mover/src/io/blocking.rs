@@ -24,6 +24,10 @@ impl Io for Blocking {
         usize::from(self.waiting.is_some())
     }
 
+    fn by_ring(&self) -> bool {
+        false
+    }
+
     fn wait(&mut self, _patience: Duration, done: &mut Vec<Done>) -> io::Result<()> {
         done.extend(self.waiting.take().map(run));
         Ok(())

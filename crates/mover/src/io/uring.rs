@@ -153,7 +153,7 @@ impl Drop for Uring {
     }
 }
 
-/// Why this process cannot have a ring, in the kernel's words; `None` when it can.
-pub(crate) fn refusal() -> Option<String> {
-    Uring::new(1).err().map(|error| error.to_string())
+/// Why this thread cannot have a ring; `None` when it can.
+pub(crate) fn refusal() -> Option<io::Error> {
+    Uring::new(1).err()
 }
