@@ -134,7 +134,11 @@ impl Engine {
             let landing = match &request.destination {
                 Destination::Transit(_) => Landing::Ring,
                 Destination::Host(node) => Landing::Region {
-                    memory: Memory::host(length as usize, *node)?,
+                    // On the drive's own node, so that its DMA does not cross sockets.
+                    memory: Memory::host(
+                        length as usize,
+                        node.or_else(|| piece.source.numa_node()),
+                    )?,
                     shift: -(origin as i64),
                 },
                 Destination::Peer(address) => Landing::Region {

@@ -53,7 +53,7 @@ impl Piece {
 /// Where the bytes should go.
 #[derive(Clone)]
 pub enum Destination {
-    /// New host memory, on a NUMA node if one is named.
+    /// New host memory, on the node named or else on the drive's own.
     Host(Option<NumaNode>),
     /// Memory that this function publishes for peer-to-peer DMA.
     Peer(PciAddress),

@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use crowfly_route::obstacle::{Code, Fix, Obstacle};
+use crowfly_route::units::NumaNode;
 use rustix::fs::{AtFlags, StatxFlags};
 
 use crate::error::TransferError;
@@ -101,6 +102,18 @@ impl Source {
             buffered: Arc::new(buffered),
             direct: direct.map_err(Box::new),
         })
+    }
+
+    /// The NUMA node of the drive the file lies on, where it is known.
+    pub fn numa_node(&self) -> Option<NumaNode> {
+        let meta = self.buffered.metadata().ok()?;
+        let device = if meta.file_type().is_block_device() {
+            meta.rdev()
+        } else {
+            meta.dev()
+        };
+        let (major, minor) = (rustix::fs::major(device), rustix::fs::minor(device));
+        crowfly_machine::numa::node_of_block_device(major, minor)
     }
 
     /// The path it was opened by.
