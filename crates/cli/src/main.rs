@@ -16,6 +16,7 @@ mod file;
 mod interrupt;
 mod machine;
 mod output;
+mod path;
 mod render;
 
 use args::{Cli, Parsed};

@@ -92,6 +92,7 @@ impl Output {
     pub fn note(&mut self, text: &str) {
         if !self.quiet {
             // A closed standard error must not end work that goes well.
+            let text = render::text::wrap(text, self.columns(), "", "  ");
             let _ = writeln!(self.stderr, "{text}");
         }
     }

@@ -1,6 +1,8 @@
 //! `crowfly load`, from files on disk to documents and exit statuses.
 
+use std::ffi::OsStr;
 use std::fs::{self, File};
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
@@ -109,6 +111,20 @@ fn given_bytes_in_transit_none_are_kept_and_all_are_counted() {
     let document = document(&output);
     assert_eq!(document["kept"], false, "{document}");
     assert_eq!(document["receipt"]["requested"], 3_000_000);
+}
+
+#[test]
+fn given_a_path_that_is_not_text_every_document_still_comes_out() {
+    let name = OsStr::from_bytes(b"bad\xff.safetensors");
+    let file = folder("load-not-text").join(name);
+    safetensors(&file, HEADER, &[7; 25]);
+    for arguments in [&["--json"][..], &["--json", "--list"]] {
+        let output = load(arguments, &file);
+        assert_eq!(output.status.code(), Some(0));
+        let shown = document(&output)["path"].as_str().map(str::to_owned);
+        let end = "load-not-text/bad\u{fffd}.safetensors";
+        assert!(shown.is_some_and(|path| path.ends_with(end)));
+    }
 }
 
 #[test]

@@ -44,6 +44,26 @@ fn left_in(cache: &Path) -> Vec<String> {
 }
 
 #[test]
+fn given_a_cache_folder_with_escapes_in_its_name_the_notes_reach_the_terminal_without_them() {
+    let cache = folder("race-escapes").join("a\u{1b}[31mb".repeat(12));
+    let output = run(&mut race(
+        &cache,
+        &["--size", "1MB", "--runs", "1", "--color", "always"],
+    ));
+    assert_eq!(output.status.code(), Some(0));
+    let notes = String::from_utf8(output.stderr).expect("text");
+    assert!(
+        notes.starts_with("Making a checkpoint of 1.00 MB"),
+        "{notes}"
+    );
+    assert!(!notes.contains('\u{1b}'), "{notes}");
+    assert!(
+        notes.lines().all(|line| line.chars().count() <= 100),
+        "{notes}"
+    );
+}
+
+#[test]
 fn given_no_path_a_checkpoint_is_made_raced_over_and_removed() {
     let cache = folder("race-made");
     let picture = cache.join("race.svg");

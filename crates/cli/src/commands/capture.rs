@@ -13,6 +13,7 @@ use serde::Serialize;
 use crate::failure::{Exit, Failure};
 use crate::machine::MachineArgs;
 use crate::output::Output;
+use crate::path::as_optional_text;
 use crate::{file, interrupt, render};
 
 /// The version of the JSON form of what `capture` wrote to a file.
@@ -41,6 +42,7 @@ pub struct Capture {
     /// [`CAPTURE_SCHEMA`].
     pub schema: &'static str,
     /// The file that was written; `None` for standard output.
+    #[serde(serialize_with = "as_optional_text")]
     pub file: Option<PathBuf>,
     /// The size of the snapshot's JSON.
     pub bytes: usize,

@@ -17,6 +17,7 @@ use super::transfer;
 use crate::failure::{Exit, Failure};
 use crate::interrupt;
 use crate::output::Output;
+use crate::path::{as_text, shown};
 use crate::render;
 
 pub mod listing;
@@ -69,6 +70,7 @@ pub struct LoadArgs {
 pub struct Load {
     schema: &'static str,
     /// What was asked for.
+    #[serde(serialize_with = "as_text")]
     pub path: PathBuf,
     /// How many files were read.
     pub files: usize,
@@ -130,7 +132,7 @@ fn load(args: &LoadArgs, pieces: Vec<Piece>, out: &Output) -> Result<Loaded, Fai
         budget: args.budget,
         ..Settings::default()
     });
-    let what = format!("loading {}", args.path.display());
+    let what = format!("loading {}", shown(&args.path));
     let interrupted = interrupt::watch()?;
     if args.policy == Policy::Require {
         // A refusal names what stands in the way, so that has to be known before the first byte.

@@ -12,6 +12,7 @@ use serde::Serialize;
 use crate::failure::{Exit, Failure};
 use crate::machine::DescribedMachineArgs;
 use crate::output::Output;
+use crate::path::shown;
 use crate::{file, render};
 
 pub mod groups;
@@ -103,7 +104,7 @@ pub fn run(args: &MapArgs, out: &mut Output) -> Result<Exit, Failure> {
     if let Some(path) = &args.svg {
         let picture = render::map_svg::render(&map.topology);
         file::replace(path, picture.as_bytes(), || Ok(()))?;
-        out.note(&format!("picture written to {}", path.display()));
+        out.note(&format!("picture written to {}", shown(path)));
     }
     let verbose = out.verbose();
     out.show(&map, |columns| {

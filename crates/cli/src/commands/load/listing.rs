@@ -7,6 +7,8 @@ use crowfly_mover::checkpoint::{Checkpoint, Kind, Note};
 use crowfly_route::units::Bytes;
 use serde::Serialize;
 
+use crate::path::as_text;
+
 /// The version of the JSON form of a listing.
 pub const LISTING_SCHEMA: &str = "crowfly.tensors/1";
 
@@ -15,6 +17,7 @@ pub const LISTING_SCHEMA: &str = "crowfly.tensors/1";
 pub struct Listing<'a> {
     schema: &'static str,
     /// What was asked for.
+    #[serde(serialize_with = "as_text")]
     pub path: &'a Path,
     /// `raw`, `file`, `indexed` or `folder`.
     pub kind: &'static str,
@@ -32,6 +35,7 @@ pub struct Listing<'a> {
 #[derive(Debug, Serialize)]
 pub struct FileEntry<'a> {
     /// Its path.
+    #[serde(serialize_with = "as_text")]
     pub path: &'a Path,
     /// Its data, headers left out.
     pub bytes: Bytes,

@@ -11,6 +11,7 @@ use crowfly_route::units::Bytes;
 use crate::failure::Failure;
 use crate::interrupt;
 use crate::output::Output;
+use crate::path::shown;
 
 const SEED: u64 = 1;
 const SHARDS: u32 = 4;
@@ -44,7 +45,7 @@ impl Track {
         std::fs::create_dir_all(&cache).map_err(|error| Failure::writing(&cache, &error))?;
         let kept = cache.join(format!("race-{}", size.0));
         if kept.is_dir() {
-            out.note(&format!("Racing over {}, kept earlier.", kept.display()));
+            out.note(&format!("Racing over {}, kept earlier.", shown(&kept)));
             return Ok(Self::given(&kept));
         }
         let path = if keep {
@@ -59,7 +60,7 @@ impl Track {
         };
         out.note(&format!(
             "Making a checkpoint of {size} in {}, {fate}.",
-            path.display()
+            shown(&path)
         ));
         let progress = out.progress();
         progress.start("making a checkpoint", size.0);
