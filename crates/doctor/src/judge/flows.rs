@@ -88,7 +88,7 @@ fn of_peers(peers: crate::facts::flows::PeerUse) -> PairVerdict {
     let (verdict, why, quote) = match (&peers.first_p2p, &peers.first_shm) {
         (Some(cite), None) => (
             Verdict::Direct,
-            format!("{} channels, all peer to peer", peers.p2p),
+            format!("{}, all peer to peer", channels(peers.p2p)),
             Some(cite),
         ),
         (_, shm) => (
@@ -113,6 +113,13 @@ fn of_peers(peers: crate::facts::flows::PeerUse) -> PairVerdict {
     )
 }
 
+fn channels(count: u64) -> String {
+    match count {
+        1 => "1 channel".to_owned(),
+        _ => format!("{count} channels"),
+    }
+}
+
 fn of_net(net: &NetUse) -> PairVerdict {
     let (direct, plain) = (net.direct(), net.plain());
     let total = direct + plain;
@@ -123,12 +130,12 @@ fn of_net(net: &NetUse) -> PairVerdict {
     let (verdict, why) = if is_socket(&net.network) && direct == 0 {
         (
             Verdict::Socket,
-            format!("{total} channels over {}", net.network),
+            format!("{} over {}", channels(total), net.network),
         )
     } else if plain == 0 {
         (
             Verdict::Direct,
-            format!("{total} channels, all with /GDRDMA"),
+            format!("{}, all with /GDRDMA", channels(total)),
         )
     } else if only_receives {
         (

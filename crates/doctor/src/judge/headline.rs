@@ -10,10 +10,15 @@ pub(super) fn headline(
     kinds: &[KindVerdict],
     findings: &[Finding],
 ) -> String {
-    if case.is_empty() {
+    if case.is_empty() && verdict == Verdict::InsufficientEvidence {
         return "Nothing that was given could be read as evidence.".into();
     }
-    let gravest = findings.first().filter(|f| f.severity >= Severity::Fault);
+    // What keeps the question open may still be worth a warning; a verdict needs a fault for its cause.
+    let least = match verdict {
+        Verdict::InsufficientEvidence => Severity::Warning,
+        _ => Severity::Fault,
+    };
+    let gravest = findings.first().filter(|f| f.severity >= least);
     let parts: Vec<String> = kinds.iter().map(part).collect();
     let kinds = parts.join("; ");
     let opening = match (verdict, gravest) {

@@ -8,6 +8,7 @@ use crate::facts::flows::net_uses;
 use crate::facts::host::{has_amd_gpu, has_rdma, is_virtual};
 use crate::finding::Finding;
 use crate::rule::{Family, Page, Rule};
+use crate::verdict::{PairKind, Verdict};
 
 pub(crate) const RULES: &[Rule] = &[NO_PEER_MEMORY, DMABUF_OFF, HOST];
 
@@ -58,6 +59,7 @@ fn no_peer_memory(rule: &Rule, case: &Case) -> Vec<Finding> {
         if let Some(said) = log.notes.iter().find(|n| n.what == Note::GdrModuleMissing) {
             findings.push(fixed(
                 rule.fault("RCCL found no peer memory client, so GPUDirect RDMA is off")
+                    .implying(PairKind::GpuNic, Verdict::Staged)
                     .quoting(&said.first),
             ));
         }

@@ -81,6 +81,9 @@ fn aws(rule: &Rule, case: &Case) -> Vec<Finding> {
                 .quoting_all(said.map(|s| &s.first))
                 .quoting_all(platform.map(|(_, cite)| cite))
                 .quoting_all(plain.and_then(|u| u.cite(false)));
+            if said.is_some() {
+                finding = finding.implying(PairKind::GpuNic, Verdict::Staged);
+            }
             if !small {
                 finding = finding.fixed_by(
                     Fix::run("Use libfabric 1.18 or later and aws-ofi-nccl 1.7 or later; with older ones set this on every rank.", "export FI_EFA_USE_DEVICE_RDMA=1")

@@ -169,6 +169,24 @@ fn no_peer_access(rule: &Rule, case: &Case) -> Vec<Finding> {
         }
         findings.push(finding);
     }
+    // The samples of CUDA print it, which are no format of their own.
+    let printed: Vec<_> = case
+        .documents
+        .iter()
+        .flat_map(|d| &d.unread.first)
+        .filter(|cite| cite.quote.contains("CANNOT Access Peer"))
+        .collect();
+    if !printed.is_empty() {
+        findings.push(
+            rule.fault("CUDA cannot access a peer's memory between these GPUs")
+                .quoting_all(printed)
+                .implying(PairKind::GpuGpu, Verdict::Staged)
+                .fixed_by(Fix::run(
+                    "See what the driver says.",
+                    "nvidia-smi topo -p2p r",
+                )),
+        );
+    }
     for log in case.nccl_logs() {
         let said = log
             .notes

@@ -92,6 +92,16 @@ pub fn examples() -> Vec<Example> {
             || info(&["Could not enable P2P between dev 0(=1b000) and dev 1(=1c000)"]),
             || info(&["Channel 00/0 : 0[0] -> 1[1] via P2P/IPC"]),
         ),
+        example(
+            "H3",
+            Fault,
+            || {
+                paste(
+                    "Device=0 CANNOT Access Peer Device=1\nDevice=1 CANNOT Access Peer Device=0\n",
+                )
+            },
+            || paste("Device=0 CAN Access Peer Device=1\nDevice=1 CAN Access Peer Device=0\n"),
+        ),
         example("H4", Note, || paste(DATA_DIRECT), || paste(NO_NEARER)),
         example("H5", Note, || paste(SWITCHES), || paste(NO_SWITCHES)),
     ]

@@ -33,7 +33,8 @@ pub(super) fn of_matrix(matrix: &TopoMatrix) -> Site {
     site.coherent = matrix
         .rows
         .iter()
-        .filter(|row| matches!(row.device, TopoDevice::Gpu(_)) && has_memory_node(matrix, row))
+        .filter(|row| matches!(row.device, TopoDevice::Gpu(_)))
+        .filter(|row| has_memory_node(matrix, row) || is_on_grace(row))
         .map(|row| row.device.to_string())
         .collect();
     for (at, a) in gpus.iter().enumerate() {
@@ -78,6 +79,24 @@ fn nearness(link: &TopoLink) -> Option<Nearness> {
         TopoLink::Node => Nearness::Node,
         TopoLink::Sys => Nearness::Sys,
     })
+}
+
+/// Whether the row is that of a GPU with NVLink beside all the cores of one Grace, which has 72: the
+/// two are then joined chip to chip.
+fn is_on_grace(row: &TopoRow) -> bool {
+    const CORES: u32 = 72;
+    let linked = row
+        .cells
+        .iter()
+        .any(|cell| matches!(cell, Some(TopoLink::NvLink(_))));
+    let range = row.cpus.as_deref().and_then(|cpus| {
+        let (first, last) = cpus.split_once('-')?;
+        Some((first.parse::<u32>().ok()?, last.parse::<u32>().ok()?))
+    });
+    linked
+        && range.is_some_and(|(first, last)| {
+            first % CORES == 0 && last.checked_sub(first) == Some(CORES - 1)
+        })
 }
 
 /// Whether the column `GPU NUMA ID` names a node: the GPU's memory is part of the system's, as on

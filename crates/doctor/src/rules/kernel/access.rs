@@ -15,6 +15,7 @@ use crate::facts::site::{is_gpu, is_nic};
 use crate::facts::storage::kernel_p2pdma;
 use crate::finding::{Finding, Quote, Severity};
 use crate::rule::{Family, Page, Rule};
+use crate::verdict::{PairKind, Verdict};
 
 pub(super) const ACS_REDIRECT: Rule = Rule {
     id: "K1",
@@ -110,6 +111,7 @@ fn bridges_between(topology: &Topology) -> BTreeSet<PciAddress> {
 fn finding(rule: &Rule, severity: Severity, redirecting: &[Redirecting]) -> Option<Finding> {
     let first = redirecting.first()?;
     let names: Vec<String> = redirecting.iter().map(|r| r.bridge.to_string()).collect();
+    let weighty = severity == Severity::Fault;
     let few: Vec<&str> = names.iter().map(String::as_str).collect();
     let list = crate::rules::nccl::list(few.iter().copied());
     Some(
@@ -131,6 +133,13 @@ fn finding(rule: &Rule, severity: Severity, redirecting: &[Redirecting]) -> Opti
         ))
         .doubting("A host of virtual machines needs ACS to keep guests apart; there, ATS lets translated requests go straight."),
     )
+    .map(|finding| {
+        if weighty {
+            finding.implying(PairKind::GpuNic, Verdict::DirectButSlow)
+        } else {
+            finding
+        }
+    })
 }
 
 /// The ACS lines of a list: bridges that lead to a GPU and to another device, or a remark when no
@@ -274,7 +283,7 @@ fn map_type(rule: &Rule, case: &Case) -> Vec<Finding> {
                 .reaches
                 .iter()
                 .filter(|r| r.nearness > crate::facts::site::Nearness::Pxb)
-                .filter(|r| r.kind != crate::verdict::PairKind::GpuGpu)
+                .filter(|r| r.kind != PairKind::GpuGpu)
                 .collect();
             let first = apart.first()?;
             Some(

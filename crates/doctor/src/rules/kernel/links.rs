@@ -88,10 +88,9 @@ fn on_machine(rule: &Rule, machine: &Machine) -> Vec<Finding> {
                 continue;
             }
             let finding = match device {
-                Device::Nic(_) => rule
+                Device::Nic(_) | Device::Gpu(_) => rule
                     .fault(title)
                     .implying(PairKind::GpuNic, Verdict::DirectButSlow),
-                Device::Gpu(_) => rule.fault(title),
                 _ => rule.warning(title),
             };
             findings.push(fixed(finding).quoting(quote).costing(Some(Cost {

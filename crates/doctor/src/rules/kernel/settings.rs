@@ -8,6 +8,7 @@ use crate::evidence::nccl_log::Note;
 use crate::facts::host::{has_amd_gpu, has_nvidia_gpu, is_virtual};
 use crate::finding::{Finding, Quote};
 use crate::rule::{Family, Page, Rule};
+use crate::verdict::{PairKind, Verdict};
 
 pub(super) const IOMMU: Rule = Rule {
     id: "K5",
@@ -35,13 +36,19 @@ fn iommu(rule: &Rule, case: &Case) -> Vec<Finding> {
         findings.extend(on_command_line(rule, line));
     }
     for check in case.gds_checks() {
-        if let Some(state) = &check.iommu
-            && state.value.to_ascii_lowercase().starts_with("enabled")
-        {
+        let Some(state) = &check.iommu else { continue };
+        let words = state.value.to_ascii_lowercase();
+        if words.starts_with("enabled") {
             findings.push(
                 fix_iommu(rule.warning("gdscheck sees an IOMMU that is on"))
                     .quoting(&state.cite)
-                    .doubting("In passthrough mode it does little harm, and gdscheck does not tell the modes apart."),
+                    .doubting("In passthrough mode it does little harm, and some versions of gdscheck do not tell the modes apart."),
+            );
+        } else if words.contains("enabled") {
+            findings.push(
+                rule.note("gdscheck sees an IOMMU that is on or in passthrough mode; which, it does not say")
+                    .quoting(&state.cite)
+                    .fixed_by(Fix::run("See which.", "cat /proc/cmdline; cat /sys/kernel/iommu_groups/*/type | sort | uniq -c")),
             );
         }
     }
@@ -70,9 +77,12 @@ fn translating(rule: &Rule, machine: &Machine) -> Option<Finding> {
     })?;
     let (address, kind) = gpu;
     Some(
-        fix_iommu(rule.fault(format!(
-            "The IOMMU translates the addresses of the GPU at {address} (domain type {kind})"
-        )))
+        fix_iommu(
+            rule.fault(format!(
+                "The IOMMU translates the addresses of the GPU at {address} (domain type {kind})"
+            ))
+            .implying(PairKind::GpuNic, Verdict::DirectButSlow),
+        )
         .quoting(Quote::device(
             machine.source.clone(),
             address.to_string(),
@@ -196,7 +206,7 @@ pub(super) const NUMA_BALANCING: Rule = Rule {
         condition: "The kernel moves pages between NUMA nodes by itself.",
         detection: "/proc/sys/kernel/numa_balancing is 1 on a machine with GPUs; RCCL's own remark.",
         consequence: "Jitter; and on Hyper-V, RCCL switches GPUDirect RDMA off unless relaxed ordering is set.",
-        fix: "sysctl kernel.numa_balancing=0",
+        fix: "Switch it off: sysctl kernel.numa_balancing=0.",
         source: "RCCL init.cc and net_ib.cc; AMD system tuning guides",
         false_alarms: "One NUMA node has nothing to balance.",
     },

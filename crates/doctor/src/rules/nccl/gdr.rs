@@ -9,6 +9,7 @@ use crate::facts::flows::{is_socket, net_uses};
 use crate::facts::host::{has_nvidia_gpu, has_rdma, kernel_at_least, peermem_loaded};
 use crate::finding::Finding;
 use crate::rule::{Family, Page, Rule};
+use crate::verdict::{PairKind, Verdict};
 
 /// The first kernel whose RDMA stack registers dma-buf memory.
 const DMABUF_KERNEL: (u32, u32) = (5, 12);
@@ -74,6 +75,7 @@ fn peermem_not_seen(rule: &Rule, case: &Case) -> Vec<Finding> {
         };
         findings.push(
             finding
+                .implying(PairKind::GpuNic, Verdict::Staged)
                 .quoting(&first.first)
                 .quoting_all(log.versions.first().map(|v| &v.first))
                 .quoting_all(loaded.clone())
@@ -129,6 +131,7 @@ fn peermem_not_loaded(rule: &Rule, case: &Case) -> Vec<Finding> {
                     "NCCL found neither a peer memory module nor dma-buf for {}: GPUDirect RDMA is off",
                     first.what.name
                 ))
+                .implying(PairKind::GpuNic, Verdict::Staged)
                 .quoting_all(refused.iter().map(|r| &r.first).take(3)),
             ));
         }
@@ -145,6 +148,7 @@ fn peermem_not_loaded(rule: &Rule, case: &Case) -> Vec<Finding> {
         let title = format!("nvidia_peermem is not loaded on {}", machine.source);
         let finding = if old {
             rule.fault(format!("{title}, and its kernel is too old for dma-buf"))
+                .implying(PairKind::GpuNic, Verdict::Staged)
         } else {
             rule.warning(format!("{title}: only dma-buf is left for GPUDirect RDMA"))
                 .doubting("With the open GPU driver, NCCL, UCX and others register GPU memory by dma-buf, and nothing is lost.")
