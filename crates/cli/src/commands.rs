@@ -10,6 +10,8 @@ use crate::output::Output;
 
 pub mod capture;
 mod completions;
+pub mod doctor;
+pub mod explain;
 pub mod load;
 mod man;
 pub mod map;
@@ -26,6 +28,10 @@ pub enum Command {
     Map(map::MapArgs),
     /// Plan every way between two places, with what stands in it
     Route(route::RouteArgs),
+    /// Find out whether data goes the straight way here, and if not, why and what helps
+    Doctor(doctor::DoctorArgs),
+    /// Say what logs, command output and snapshots show about the way data goes
+    Explain(explain::ExplainArgs),
     /// Load a checkpoint or a file, and print the receipt
     Load(load::LoadArgs),
     /// Record what this machine shows, redacted, to look at elsewhere or to send to someone
@@ -43,6 +49,8 @@ impl Command {
             Self::Race(args) => race::run(&args, out),
             Self::Map(args) => map::run(&args, out),
             Self::Route(args) => route::run(&args, out),
+            Self::Doctor(args) => doctor::run(&args, out),
+            Self::Explain(args) => explain::run(&args, out),
             Self::Load(args) => load::run(&args, out),
             Self::Capture(args) => capture::run(&args, out),
             Self::Completions(args) => completions::run(&args, out),

@@ -27,6 +27,11 @@ pub struct MachineArgs {
 }
 
 impl MachineArgs {
+    /// The file or directory of another machine, where one was chosen.
+    pub fn elsewhere(&self) -> Option<&Path> {
+        self.snapshot.as_deref().or(self.root.as_deref())
+    }
+
     /// Whether another machine than this one was chosen.
     pub const fn is_elsewhere(&self) -> bool {
         self.snapshot.is_some() || self.root.is_some()

@@ -3,6 +3,7 @@
 pub mod block;
 pub mod capture;
 pub mod cell;
+pub mod diagnosis;
 pub mod failure;
 pub mod hop;
 pub mod listing;
@@ -17,6 +18,7 @@ pub mod progress;
 pub mod race;
 pub mod race_picture;
 pub mod receipt;
+pub mod report;
 pub mod route;
 pub mod style;
 pub mod svg;

@@ -12,8 +12,10 @@ use super::map_tree::{self, shortened};
 use super::svg::escape;
 use crate::commands::map::outline::{Branch, What};
 
-const TILE_WIDTH: f64 = 184.0;
-const TILE_HEIGHT: f64 = 58.0;
+/// A device's tile.
+pub const TILE_WIDTH: f64 = 184.0;
+/// A device's tile.
+pub const TILE_HEIGHT: f64 = 58.0;
 const GAP: f64 = 8.0;
 const PAD: f64 = 10.0;
 /// The two lines of text on top of a switch.
@@ -29,6 +31,21 @@ const TILE_CHARACTERS: usize = 25;
 const LINK_CHARACTERS: usize = 27;
 /// The width of one character of the small text, on the generous side.
 pub const CHARACTER: f64 = 6.4;
+
+/// A picture's elements so far, and where the devices went.
+#[derive(Debug, Default)]
+pub struct Canvas {
+    /// The elements.
+    pub svg: String,
+    /// The upper left corner of each device's tile.
+    pub tiles: Vec<(Device, f64, f64)>,
+}
+
+impl Write for Canvas {
+    fn write_str(&mut self, text: &str) -> std::fmt::Result {
+        self.svg.write_str(text)
+    }
+}
 
 /// How much room a box takes.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -59,7 +76,7 @@ pub fn node_widths(node: &Branch) -> (f64, f64) {
 }
 
 /// Draws a NUMA node with its upper left corner at `x` and `y`.
-pub fn draw_node(svg: &mut String, topology: &Topology, node: &Branch, x: f64, y: f64, width: f64) {
+pub fn draw_node(svg: &mut Canvas, topology: &Topology, node: &Branch, x: f64, y: f64, width: f64) {
     let Size { height, .. } = node_size(node, width);
     let title = node_title(topology, node, width);
     let _ = writeln!(
@@ -113,10 +130,11 @@ impl Row<'_> {
             .fold(0.0, f64::max)
     }
 
-    fn draw(&self, svg: &mut String, topology: &Topology, left: f64, top: f64) {
+    fn draw(&self, svg: &mut Canvas, topology: &Topology, left: f64, top: f64) {
         let mut x = left + PAD;
         let mut last = left;
-        let mut below = String::new();
+        // The wires and boxes lie on the rail, which is as long as they need it.
+        let mut below = Canvas::default();
         for (branch, size) in &self.boxes {
             let middle = x + size.width / 2.0;
             let (class, stroke) = wire(topology, branch);
@@ -129,7 +147,8 @@ impl Row<'_> {
             x += size.width + GAP;
         }
         let _ = writeln!(svg, "<path class=\"rail\" d=\"M{left} {top}H{last}\"/>");
-        svg.push_str(&below);
+        svg.svg.push_str(&below.svg);
+        svg.tiles.extend(below.tiles);
     }
 }
 
@@ -186,7 +205,7 @@ fn size(branch: &Branch) -> Size {
     }
 }
 
-fn draw(svg: &mut String, topology: &Topology, branch: &Branch, x: f64, y: f64) {
+fn draw(svg: &mut Canvas, topology: &Topology, branch: &Branch, x: f64, y: f64) {
     if let What::Device(device) = branch.what {
         return draw_tile(svg, topology, device, x, y);
     }
@@ -233,7 +252,7 @@ fn draw(svg: &mut String, topology: &Topology, branch: &Branch, x: f64, y: f64) 
 }
 
 /// Draws a device with its upper left corner at `x` and `y`.
-pub fn draw_tile(svg: &mut String, topology: &Topology, device: Device, x: f64, y: f64) {
+pub fn draw_tile(svg: &mut Canvas, topology: &Topology, device: Device, x: f64, y: f64) {
     let name = topology.name_of(device);
     let what = map_tree::what(topology, device);
     let brief = map_tree::brief(topology, device);
@@ -250,6 +269,7 @@ pub fn draw_tile(svg: &mut String, topology: &Topology, device: Device, x: f64, 
         Device::Drive(_) | Device::Function(_) => "drive",
     };
     let text = x + 14.0;
+    svg.tiles.push((device, x, y));
     let _ = writeln!(
         svg,
         "<g><title>{tip}</title>\n\

@@ -5,7 +5,9 @@ use std::fmt::Write;
 use crowfly_route::topology::{Device, LinkState, Topology};
 
 use super::map;
-use super::map_boxes::{CHARACTER, draw_node, draw_tile, node_size, node_widths};
+use super::map_boxes::{
+    CHARACTER, Canvas, TILE_HEIGHT, TILE_WIDTH, draw_node, draw_tile, node_size, node_widths,
+};
 use super::map_matrix;
 use super::svg::escape;
 use crate::commands::map::outline::{Outline, What};
@@ -18,6 +20,8 @@ const GAP: f64 = 22.0;
 const LINE: f64 = 18.0;
 /// Devices outside PCI stand in rows of this many.
 const TILES_IN_A_ROW: usize = 3;
+/// How far an arc leaves the straight line between its ends, as a share of its length.
+const BEND: f64 = 0.15;
 const TILE_PITCH: (f64, f64) = (192.0, 66.0);
 
 const STYLE: &str = "\
@@ -38,8 +42,35 @@ text{fill:#f0f6fc}.small{fill:#9198a1}\
 .between{stroke:#656c76}text.link{fill:#ab7df8}\
 rect.slow,path.slow{stroke:#f85149}text.slow{fill:#f85149}}";
 
+const MARK_STYLE: &str = "\
+rect.mark,path.mark{fill:none;stroke:#d1570b;stroke-width:2.5}path.mark{stroke-dasharray:6 4}\
+rect.mark.broken,path.mark.broken{stroke:#cf222e}\
+.badge{fill:#fff;stroke:#8c959f}text.label{fill:#1f2328;font-weight:600}\
+@media(prefers-color-scheme:dark){\
+rect.mark,path.mark{stroke:#f0883e}rect.mark.broken,path.mark.broken{stroke:#f85149}\
+.badge{fill:#0d1117;stroke:#656c76}text.label{fill:#f0f6fc}}";
+
+/// A pair of devices that is to be seen at a glance.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Mark {
+    /// One device.
+    pub a: Device,
+    /// The other.
+    pub b: Device,
+    /// A few characters that say which pair this is.
+    pub label: String,
+    /// Whether data does not arrive, rather than taking a detour.
+    pub broken: bool,
+}
+
 /// The picture as an SVG document.
 pub fn render(topology: &Topology) -> String {
+    render_marked(topology, &[])
+}
+
+/// The picture with a line between the devices of each mark. Without marks it carries no trace of
+/// them.
+pub fn render_marked(topology: &Topology, marks: &[Mark]) -> String {
     let outline = Outline::new(topology);
     let inside = outline.nodes.iter().map(node_widths).fold(
         NARROWEST - 2.0 * MARGIN,
@@ -49,7 +80,7 @@ pub fn render(topology: &Topology) -> String {
         },
     );
     let width = inside + 2.0 * MARGIN;
-    let mut body = String::new();
+    let mut body = Canvas::default();
     let mut y = head(&mut body, topology, inside);
     for (position, node) in outline.nodes.iter().enumerate() {
         if position > 0 && node.what != What::UnknownNode {
@@ -59,18 +90,21 @@ pub fn render(topology: &Topology) -> String {
         y += node_size(node, inside).height + GAP;
     }
     y = elsewhere(&mut body, topology, &outline.elsewhere, y);
+    draw_marks(&mut body, marks);
     y = foot(&mut body, topology, inside, y);
     let title = map::devices(topology);
     format!(
         "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {width} {y}\" width=\"{width}\" height=\"{y}\" \
          role=\"img\" font-family=\"system-ui, -apple-system, 'Segoe UI', 'DejaVu Sans', sans-serif\">\n\
-         <title>{title}</title>\n<style>{STYLE}</style>\n\
+         <title>{title}</title>\n<style>{STYLE}{marked}</style>\n\
          <rect class=\"paper\" width=\"{width}\" height=\"{y}\"/>\n{body}</svg>\n",
+        body = body.svg,
+        marked = if marks.is_empty() { "" } else { MARK_STYLE },
         title = escape(&title),
     )
 }
 
-fn head(svg: &mut String, topology: &Topology, width: f64) -> f64 {
+fn head(svg: &mut Canvas, topology: &Topology, width: f64) -> f64 {
     let _ = writeln!(
         svg,
         "<text class=\"title\" x=\"{MARGIN}\" y=\"34\">{}</text>",
@@ -80,7 +114,7 @@ fn head(svg: &mut String, topology: &Topology, width: f64) -> f64 {
 }
 
 /// Between two NUMA nodes.
-fn between(svg: &mut String, y: f64) {
+fn between(svg: &mut Canvas, y: f64) {
     let x = MARGIN + 40.0;
     let _ = writeln!(
         svg,
@@ -91,7 +125,7 @@ fn between(svg: &mut String, y: f64) {
     );
 }
 
-fn elsewhere(svg: &mut String, topology: &Topology, devices: &[Device], y: f64) -> f64 {
+fn elsewhere(svg: &mut Canvas, topology: &Topology, devices: &[Device], y: f64) -> f64 {
     let mut top = y;
     for row in devices.chunks(TILES_IN_A_ROW) {
         let mut x = MARGIN;
@@ -104,8 +138,45 @@ fn elsewhere(svg: &mut String, topology: &Topology, devices: &[Device], y: f64) 
     top
 }
 
+/// A frame around each marked device, and an arc with its label between the two of a mark.
+fn draw_marks(svg: &mut Canvas, marks: &[Mark]) {
+    let tiles = std::mem::take(&mut svg.tiles);
+    let corner = |device: Device| tiles.iter().find(|(of, ..)| *of == device);
+    for mark in marks {
+        let (Some((_, ax, ay)), Some((_, bx, by))) = (corner(mark.a), corner(mark.b)) else {
+            continue;
+        };
+        let class = if mark.broken { "mark broken" } else { "mark" };
+        for (x, y) in [(ax, ay), (bx, by)] {
+            let _ = writeln!(
+                svg,
+                "<rect class=\"{class}\" x=\"{x}\" y=\"{y}\" width=\"{TILE_WIDTH}\" \
+                 height=\"{TILE_HEIGHT}\" rx=\"4\"/>"
+            );
+        }
+        let (x1, y1) = (ax + TILE_WIDTH / 2.0, ay + TILE_HEIGHT / 2.0);
+        let (x2, y2) = (bx + TILE_WIDTH / 2.0, by + TILE_HEIGHT / 2.0);
+        // Bent to the side, so that pairs in one row or column do not lie on each other.
+        let (dx, dy) = (x2 - x1, y2 - y1);
+        let (cx, cy) = ((x1 + x2) / 2.0 - dy * BEND, (y1 + y2) / 2.0 + dx * BEND);
+        let (mx, my) = ((x1 + 2.0 * cx + x2) / 4.0, (y1 + 2.0 * cy + y2) / 4.0);
+        let half = (mark.label.len() as f64 * CHARACTER + 8.0) / 2.0;
+        let _ = writeln!(
+            svg,
+            "<path class=\"{class}\" d=\"M{x1:.1} {y1:.1}Q{cx:.1} {cy:.1} {x2:.1} {y2:.1}\"/>\n\
+             <rect class=\"badge\" x=\"{left:.1}\" y=\"{top:.1}\" width=\"{width:.1}\" height=\"16\" rx=\"8\"/>\n\
+             <text class=\"small label\" text-anchor=\"middle\" x=\"{mx:.1}\" y=\"{base:.1}\">{label}</text>",
+            left = mx - half,
+            top = my - 8.0,
+            width = 2.0 * half,
+            base = my + 4.0,
+            label = escape(&mark.label),
+        );
+    }
+}
+
 /// The links between GPUs, and what the colours mean.
-fn foot(svg: &mut String, topology: &Topology, width: f64, y: f64) -> f64 {
+fn foot(svg: &mut Canvas, topology: &Topology, width: f64, y: f64) -> f64 {
     let mut y = y + 4.0;
     for line in map_matrix::gpu_link_lines(topology) {
         y = paragraph(svg, "small link", &line, width, y + 4.0);
@@ -158,7 +229,7 @@ fn foot(svg: &mut String, topology: &Topology, width: f64, y: f64) -> f64 {
 }
 
 /// Lines of small text from `y` on; returns where the next one would go.
-fn paragraph(svg: &mut String, class: &str, text: &str, width: f64, y: f64) -> f64 {
+fn paragraph(svg: &mut Canvas, class: &str, text: &str, width: f64, y: f64) -> f64 {
     let mut y = y;
     for line in textwrap::wrap(text, (width / CHARACTER) as usize) {
         let _ = writeln!(
@@ -256,6 +327,35 @@ mod tests {
             }
             assert!(nodes.iter().all(|node| inside(node, &page)));
         }
+    }
+
+    #[test]
+    fn given_marks_both_devices_are_framed_and_an_arc_with_the_label_joins_them() {
+        let topology = machines::pcie_box().topology();
+        let find = |name: &str| topology.find(name).expect(name);
+        let mark = |a: &str, b: &str, broken: bool| Mark {
+            a: find(a),
+            b: find(b),
+            label: "1<".into(),
+            broken,
+        };
+        let svg = render_marked(
+            &topology,
+            &[mark("gpu0", "mlx5_0", false), mark("gpu2", "nvme0", true)],
+        );
+        let picture = Document::parse(&svg).expect("well-formed");
+        let marks = boxes(&picture, "mark");
+        let tiles = boxes(&picture, "tile");
+        assert_eq!(marks.len(), 4);
+        assert!(marks.iter().all(|mark| tiles.contains(mark)));
+        assert_eq!(boxes(&picture, "broken").len(), 2);
+        let arcs = picture.descendants().filter(|node| {
+            let class = node.attribute("class").unwrap_or_default();
+            node.has_tag_name("path") && class.starts_with("mark")
+        });
+        assert_eq!(arcs.count(), 2);
+        assert!(svg.contains(">1&lt;</text>"));
+        assert!(!render(&topology).contains("mark"));
     }
 
     #[test]

@@ -1,0 +1,113 @@
+//! One finding: what is wrong, how that is known, what it costs, and what helps.
+
+use crowfly_doctor::Finding;
+use crowfly_doctor::finding::{Quote, Spot};
+use crowfly_route::units::significant;
+
+use super::severity_style;
+use crate::render::block::Block;
+use crate::render::cell::Cell;
+use crate::render::style::{CODE, FAINT, STRONG};
+use crate::render::text::{harmless, wrap};
+
+const INDENT: usize = 10;
+/// What is told of a finding on the one screen.
+const FEW_QUOTES: usize = 2;
+const FEW_STEPS: usize = 2;
+/// Pairs named by a finding that is told in full.
+const FEW_PAIRS: usize = 8;
+
+/// What is wrong, what shows it first, and the first steps.
+pub fn brief(finding: &Finding, columns: usize) -> String {
+    let mut block = Block::indented(INDENT);
+    evidence(finding, FEW_QUOTES, &mut block);
+    cost(finding, &mut block);
+    steps(finding, FEW_STEPS, &mut block);
+    format!("{}{}", line(finding, columns), block.render(columns))
+}
+
+/// All of it.
+pub fn whole(finding: &Finding, columns: usize) -> String {
+    let mut block = Block::indented(INDENT);
+    evidence(finding, usize::MAX, &mut block);
+    cost(finding, &mut block);
+    steps(finding, usize::MAX, &mut block);
+    for (index, doubt) in finding.doubts.iter().enumerate() {
+        let label = if index == 0 { "doubt" } else { "" };
+        block.line(label, [Cell::from(doubt)]);
+    }
+    let pairs: Vec<String> = finding
+        .pairs
+        .iter()
+        .take(FEW_PAIRS)
+        .map(ToString::to_string)
+        .collect();
+    if !pairs.is_empty() {
+        let left = finding.pairs.len().saturating_sub(FEW_PAIRS);
+        let more = match left {
+            0 => String::new(),
+            left => format!(" and {left} more"),
+        };
+        block.line("pairs", [Cell::from(format!("{}{more}", pairs.join(", ")))]);
+    }
+    block.line("source", [Cell::styled(FAINT, finding.reference)]);
+    format!("{}{}", line(finding, columns), block.render(columns))
+}
+
+/// Code, name and title.
+pub fn line(finding: &Finding, columns: usize) -> String {
+    let severity = finding.severity;
+    let first = Cell::styled(severity_style(severity), severity.as_str()).padded(INDENT);
+    let code = Cell::styled(STRONG, format!("{} {}", finding.code, finding.name));
+    let head = format!("{code}  {}", harmless(&finding.title));
+    let mut text = wrap(&head, columns, &first, &" ".repeat(INDENT));
+    text.push('\n');
+    text
+}
+
+/// Where something was seen: `nccl.log:42`.
+pub fn place(quote: &Quote) -> String {
+    match &quote.at {
+        Spot::Line(line) => format!("{}:{line}", quote.source),
+        Spot::Key(place) | Spot::Device(place) => format!("{} {place}", quote.source),
+    }
+}
+
+fn evidence(finding: &Finding, most: usize, block: &mut Block) {
+    for (index, quote) in finding.evidence.iter().take(most).enumerate() {
+        let label = if index == 0 { "seen" } else { "" };
+        let at = Cell::styled(FAINT, format!("{}: ", place(quote)));
+        block.line(label, [at, Cell::from(&quote.text)]);
+    }
+    let left = finding.evidence.len().saturating_sub(most);
+    if left > 0 {
+        block.line("", [Cell::styled(FAINT, format!("and {left} more"))]);
+    }
+}
+
+fn cost(finding: &Finding, block: &mut Block) {
+    let Some(cost) = finding.cost else { return };
+    let mut text = format!("{} now, {} without it", cost.now, cost.without);
+    if cost.now.0 > 0.0 {
+        let factor = significant(cost.without.0 / cost.now.0);
+        text.push_str(&format!(" (×{factor})"));
+    }
+    block.line("cost", [text.into()]);
+}
+
+fn steps(finding: &Finding, most: usize, block: &mut Block) {
+    for (index, fix) in finding.fix.iter().take(most).enumerate() {
+        let label = if index == 0 { "fix" } else { "" };
+        block.line(label, [Cell::from(&fix.what)]);
+        if let Some(command) = &fix.command {
+            block.line("", ["$ ".into(), Cell::styled(CODE, command)]);
+        }
+        if let Some(check) = &fix.check {
+            block.line("", ["check: $ ".into(), Cell::styled(CODE, check)]);
+        }
+    }
+    let left = finding.fix.len().saturating_sub(most);
+    if left > 0 {
+        block.line("", [Cell::styled(FAINT, format!("and {left} more"))]);
+    }
+}
