@@ -7,7 +7,7 @@ use std::sync::Arc;
 use crowfly_route::snapshot::{Observation, Snapshot};
 use crowfly_route::topology::Topology;
 
-use crate::evidence::{Artefact, Document, Format, SourceName};
+use crate::evidence::{Artefact, Document, Format, Section, SourceName};
 use crate::finding::Quote;
 
 /// Documents that were read and machines that were captured, all of one story.
@@ -110,6 +110,21 @@ impl Case {
     /// Whether nothing in it can be judged: no machine, and no document in which anything was read.
     pub fn is_empty(&self) -> bool {
         self.machines.is_empty() && self.documents.iter().all(|d| d.sections.is_empty())
+    }
+
+    /// Whether all that is given are machines whose PCI functions were seen and of which none is a
+    /// GPU.
+    pub fn is_about_no_gpu(&self) -> bool {
+        let without = |machine: &Machine| {
+            machine.topology.gpus.is_empty() && !machine.topology.pci.is_empty()
+        };
+        let text = |document: &Document| {
+            let machine = |s: &Section| matches!(s.format, Format::Snapshot | Format::Lstopo);
+            !document.sections.iter().all(machine)
+        };
+        !self.machines.is_empty()
+            && self.machines.iter().all(without)
+            && !self.documents.iter().any(text)
     }
 }
 

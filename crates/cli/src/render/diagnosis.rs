@@ -17,7 +17,7 @@ pub mod rules;
 pub mod script;
 mod sources;
 
-pub use finding::place;
+pub use finding::{place, words as quoted};
 
 /// Findings told with evidence and fix on the one screen.
 const TOP_FINDINGS: usize = 3;
@@ -41,10 +41,10 @@ pub fn render(answer: &Answer, columns: usize, all: bool) -> String {
     if all {
         text.push_str(&pairs::render(diagnosis, columns));
     }
-    text.push_str(&missing(diagnosis, columns, all));
     if let Some(host) = &answer.host {
         text.push_str(&host::render(host, columns, all));
     }
+    text.push_str(&missing(diagnosis, columns, all));
     text.push('\n');
     text.push_str(&sources::render(&answer.case, columns, all));
     if !all {

@@ -185,7 +185,7 @@ fn quotes(finding: &Finding) -> String {
         format!(
             "<div class=\"quote\"><span class=\"at\">{}</span><pre>{}</pre></div>\n",
             text(&super::diagnosis::place(quote)),
-            text(&quote.text)
+            text(&super::diagnosis::quoted(quote))
         )
     };
     finding.evidence.iter().map(quote).collect()
@@ -247,7 +247,7 @@ fn missing(missing: &[Missing]) -> String {
 }
 
 fn looked_at(host: &Host) -> String {
-    let mut html = format!("<p>There is {}.</p>\n", text(&host.devices));
+    let mut html = format!("<p>Found: {}.</p>\n", text(&host.devices));
     if !host.machine.is_empty() {
         let _ = writeln!(html, "<p class=\"soft\">{}.</p>", text(&host.machine));
     }
@@ -264,7 +264,7 @@ fn looked_at(host: &Host) -> String {
                 ]
             })
             .collect();
-        html.push_str("<p class=\"sub\">Could not be looked at</p>\n");
+        html.push_str("<p class=\"sub\">Could not be looked at or asked</p>\n");
         html.push_str(&table(&["what", "places", "why", "how to look"], &rows));
     }
     html

@@ -15,13 +15,15 @@ pub(super) fn missing(case: &Case, verdict: Verdict, kinds: &[KindVerdict]) -> V
             missing.push(places(Some(PairKind::GpuNic)));
         }
     }
-    if verdict == Verdict::InsufficientEvidence && kinds.is_empty() {
-        missing.push(ask(
-            None,
-            Format::Snapshot,
-            "a snapshot of the machine",
-            "it shows devices, links, drivers and settings, from which each pair is judged",
-        ));
+    if verdict == Verdict::InsufficientEvidence && kinds.is_empty() && !case.is_about_no_gpu() {
+        if case.machines.is_empty() {
+            missing.push(ask(
+                None,
+                Format::Snapshot,
+                "a snapshot of the machine",
+                "it shows devices, links, drivers and settings, from which each pair is judged",
+            ));
+        }
         missing.push(settles(PairKind::GpuNic, true));
     }
     missing.dedup();

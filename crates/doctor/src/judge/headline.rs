@@ -13,6 +13,12 @@ pub(super) fn headline(
     if case.is_empty() && verdict == Verdict::InsufficientEvidence {
         return "Nothing that was given could be read as evidence.".into();
     }
+    if verdict == Verdict::InsufficientEvidence && kinds.is_empty() && case.is_about_no_gpu() {
+        return match case.machines.as_slice() {
+            [_] => "This machine has no GPU: there is no way into one to judge.".into(),
+            _ => "These machines have no GPU: there is no way into one to judge.".into(),
+        };
+    }
     // What keeps the question open may still be worth a warning; a verdict needs a fault for its cause.
     let least = match verdict {
         Verdict::InsufficientEvidence => Severity::Warning,

@@ -12,6 +12,7 @@ use super::fixes::FixScript;
 use super::host::Host;
 use crate::failure::{Exit, Failure};
 use crate::output::Output;
+use crate::path::shown;
 use crate::{file, render};
 
 /// Options that choose the form of the answer. Flatten them into a command's arguments.
@@ -174,7 +175,7 @@ impl AnswerArgs {
         if let Some(path) = &self.html {
             let report = render::report::render(answer);
             file::replace(path, report.as_bytes(), || Ok(()))?;
-            out.note(&format!("report written to {}", path.display()));
+            out.note(&format!("report written to {}", shown(path)));
         }
         let all = self.all || out.verbose();
         out.show(&answer.report(), |columns| {

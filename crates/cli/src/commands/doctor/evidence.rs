@@ -11,6 +11,7 @@ use crowfly_doctor::evidence::{Document, Intake};
 
 use crate::failure::{Exit, Failure};
 use crate::output::Output;
+use crate::path::shown;
 use crate::render::progress::Progress;
 
 /// Bytes read at a time.
@@ -55,7 +56,7 @@ pub fn read_named(names: &[PathBuf], case: &mut Case, out: &mut Output) -> Resul
         } else {
             out.note(&format!(
                 "{} was given before and is read once",
-                name.display()
+                shown(name)
             ));
         }
     }
@@ -93,15 +94,19 @@ fn open(path: &Path) -> Result<(Source, (u64, u64)), Failure> {
             k if k.is_socket() => "a socket",
             _ => "a device",
         };
-        return Err(Failure::new(
+        let failure = Failure::new(
             "input-not-a-file",
             Exit::NoInput,
             format!("could not read {}: it is {what}", path.display()),
-        )
-        .hint(format!(
-            "to read from it all the same: `crowfly explain - < {}`",
-            path.display()
-        )));
+        );
+        // A pipe that nobody writes to would be waited for without a word.
+        return Err(match kind.is_fifo() {
+            true => failure.hint(format!(
+                "if something writes to it: `crowfly explain - < {}`",
+                path.display()
+            )),
+            false => failure,
+        });
     }
     let file = File::open(path).map_err(reading)?;
     let source = Source::File {

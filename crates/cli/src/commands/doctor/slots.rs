@@ -261,6 +261,11 @@ fn other(
         obstacles: way.obstacles.clone(),
     };
     kept.obstacles.retain(|o| OF_THE_HOST.contains(&o.code));
+    // A function that is not there shows nothing.
+    let thought = machine.address_of(Device::Gpu(gpu))?.to_string();
+    for obstacle in &mut kept.obstacles {
+        obstacle.evidence.retain(|seen| !seen.at.contains(&thought));
+    }
     for obstacle in &kept.obstacles {
         met.entry(obstacle.code)
             .and_modify(|met| met.pairs += 1)

@@ -73,11 +73,16 @@ pub fn place(quote: &Quote) -> String {
     }
 }
 
+/// What is quoted. Columns that were set apart by tabs stay apart.
+pub fn words(quote: &Quote) -> String {
+    quote.text.replace('\t', "  ")
+}
+
 fn evidence(finding: &Finding, most: usize, block: &mut Block) {
     for (index, quote) in finding.evidence.iter().take(most).enumerate() {
         let label = if index == 0 { "seen" } else { "" };
         let at = Cell::styled(FAINT, format!("{}: ", place(quote)));
-        block.line(label, [at, Cell::from(&quote.text)]);
+        block.line(label, [at, Cell::from(words(quote))]);
     }
     let left = finding.evidence.len().saturating_sub(most);
     if left > 0 {

@@ -30,7 +30,7 @@ pub fn render(host: &Host, columns: usize, all: bool) -> String {
         ));
         text.push('\n');
     };
-    line("There is", &format!("{}.", host.devices));
+    line("Found:", &format!("{}.", host.devices));
     if !host.machine.is_empty() {
         line("The machine:", &format!("{}.", host.machine));
     }
@@ -46,7 +46,7 @@ fn unseen(unseen: &[Unseen], columns: usize, all: bool) -> String {
         return String::new();
     }
     let told = if all { usize::MAX } else { FEW_UNSEEN };
-    let mut text = format!("\n{}\n", paint(STRONG, "Could not be looked at"));
+    let mut text = format!("\n{}\n", paint(STRONG, "Could not be looked at or asked"));
     for one in unseen.iter().take(told) {
         let places = match one.places {
             1 => String::new(),
@@ -117,7 +117,7 @@ fn in_slots(slots: &Slots, columns: usize, all: bool) -> String {
             table.row(first.clone().into_iter().chain([other]));
         }
     }
-    let heading = "If a GPU sat in a slot (by what this host shows; none is there)";
+    let heading = "If a GPU sat in a slot, as this host is (there is none; gpu0 stands for it)";
     let mut text = format!("\n{}\n", paint(STRONG, heading));
     text.push_str(&indented(&table.render(columns - super::INDENT)));
     if slots.beyond_limit > 0 {

@@ -47,7 +47,7 @@ pub fn render(verdict: Verdict, steps: &[Step]) -> String {
     }
     section(
         &mut script,
-        "For the job: each of these has to reach every rank, by the launcher's own option.",
+        "For the job: settings that have to reach every rank, by the launcher's own option, and runs that show more.",
         of(Runs::InTheJob),
     );
     section(

@@ -84,8 +84,10 @@ fn unread(document: &Document, columns: usize) -> String {
     let line = |cite: &crowfly_doctor::evidence::Cite| {
         let number = format!("{:>7}: ", cite.line);
         let room = columns.saturating_sub(MARGIN);
-        let quote: String = harmless(&cite.quote).chars().take(room).collect();
-        let shortened = quote.chars().count() < harmless(&cite.quote).chars().count();
+        let whole = cite.quote.replace('\t', "  ");
+        let whole = harmless(&whole);
+        let quote: String = whole.chars().take(room).collect();
+        let shortened = quote.len() < whole.len();
         let mark = if shortened { "…" } else { "" };
         format!("{}{quote}{mark}\n", paint(FAINT, number))
     };

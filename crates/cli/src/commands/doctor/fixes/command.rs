@@ -16,7 +16,9 @@ pub enum Weight {
 }
 
 const NOT_PLAIN: &str = "it has blanks to fill in, or is more than one plain command";
-const REGISTER: &str = "it writes a register of a device; on a host of virtual machines, access control keeps them apart";
+const REGISTER: &str = "it writes a register of a device";
+const ACCESS_CONTROL: &str =
+    "it takes away what keeps virtual machines apart, where devices are passed to them";
 const SERVICE: &str = "it interrupts what uses the service";
 const NETWORK: &str = "it changes the network, and connections may break";
 const INSTALLS: &str = "it installs or removes software";
@@ -85,6 +87,13 @@ const HELD: [(&[&str], &str); 6] = [
 
 /// Weighs the command of a fix.
 pub fn weigh(command: &str) -> Weight {
+    match parsed(command) {
+        Weight::Held(REGISTER) if command.contains("ECAP_ACS") => Weight::Held(ACCESS_CONTROL),
+        weight => weight,
+    }
+}
+
+fn parsed(command: &str) -> Weight {
     let Some(pipelines) = parse(command) else {
         return match first_word(command) {
             Some(program) if is_setting(program) => Weight::Setting,
@@ -274,8 +283,12 @@ mod tests {
     #[test]
     fn what_could_do_harm_is_held_back_with_the_reason() {
         for (command, why) in [
-            ("sudo setpci -s 0000:00:01.0 ECAP_ACS+6.w=0", REGISTER),
-            ("sudo setpci -s <bridge> ECAP_ACS+6.w=0", REGISTER),
+            ("sudo setpci -s 0000:00:01.0 ECAP_ACS+6.w=0", ACCESS_CONTROL),
+            ("sudo setpci -s <bridge> ECAP_ACS+6.w=0", ACCESS_CONTROL),
+            (
+                "sudo setpci -s 0000:15:00.0 CAP_EXP+8.w=5000:7000",
+                REGISTER,
+            ),
             ("sudo systemctl restart nvidia-fabricmanager", SERVICE),
             (
                 "sudo apt install mlnx-nvme-dkms && sudo update-initramfs -u",
