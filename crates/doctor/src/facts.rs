@@ -4,6 +4,7 @@ pub(crate) mod flows;
 pub(crate) mod host;
 pub(crate) mod level;
 pub(crate) mod measured;
+pub(crate) mod nics;
 pub(crate) mod rdma;
 pub(crate) mod settings;
 pub(crate) mod site;

@@ -127,7 +127,11 @@ impl fmt::Display for Pair {
 pub enum Basis {
     /// The machine's layout and settings: what software does with them by default.
     Predicted,
-    /// Transfers themselves: channels, statistics, measurements. Outweighs a prediction.
+    /// A rate that was measured and sits at a wire's: the way to the wire does not hold it back.
+    /// Outweighs a prediction.
+    Measured,
+    /// Transfers themselves: channels, statistics, a rate that one way alone can reach. Outweighs
+    /// the others.
     Observed,
 }
 

@@ -202,6 +202,7 @@ fn pairs(diagnosis: &Diagnosis) -> String {
             let basis = match (pair.verdict, pair.basis) {
                 (Verdict::InsufficientEvidence, _) => "–",
                 (_, Basis::Observed) => "transfers",
+                (_, Basis::Measured) => "the rate",
                 (_, Basis::Predicted) => "the layout",
             };
             vec![

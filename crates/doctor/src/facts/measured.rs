@@ -15,8 +15,112 @@ pub(crate) struct Measured<'a> {
     pub(crate) peak_cite: &'a Cite,
     /// Hosts named in the header; empty when it was not pasted.
     pub(crate) hosts: BTreeSet<&'a str>,
+    /// How many ranks took part: as the header lists them, else as the bus bandwidth counts them.
+    pub(crate) ranks: Option<u64>,
     /// The model of the GPUs, where all are alike.
     pub(crate) model: Option<Model>,
+}
+
+impl Measured<'_> {
+    /// Whether the ranks are on several nodes: two hosts are named, or more ranks take part than
+    /// the usual board has GPUs.
+    pub(crate) fn is_over_network(&self) -> bool {
+        const MOST_ON_A_BOARD: u64 = 8;
+        match self.hosts.len() {
+            0 => self.ranks.is_some_and(|ranks| ranks > MOST_ON_A_BOARD),
+            hosts => hosts > 1,
+        }
+    }
+
+    /// GPUs of a node that take part, where the header lists them.
+    pub(crate) fn gpus_of_a_node(&self) -> Option<u32> {
+        self.run.devices.iter().map(|d| d.value.device + 1).max()
+    }
+
+    /// The bus bandwidth at which growing sizes bring no more, GB/s: something is full. `None` when
+    /// it still grows, or the run ends too early to tell.
+    pub(crate) fn steady(&self) -> Option<f64> {
+        const LARGE: u64 = 64 << 20;
+        const SIZES: usize = 3;
+        const WITHIN: f64 = 0.95;
+        let mut large: Vec<(u64, f64)> = self
+            .run
+            .rows
+            .iter()
+            .filter(|row| row.value.size.0 >= LARGE)
+            .filter_map(|row| Some((row.value.size.0, bus(&row.value)?)))
+            .collect();
+        large.sort_by_key(|(size, _)| *size);
+        let last = large.get(large.len().checked_sub(SIZES)?..)?;
+        let mut rates: Vec<f64> = last.iter().map(|(_, bus)| *bus).collect();
+        rates.sort_by(f64::total_cmp);
+        let level = *rates.first()? >= self.peak * WITHIN;
+        rates.get(SIZES / 2).copied().filter(|_| level)
+    }
+
+    /// The wire that a steady rate over a network fills, alone or one for each of a board's GPUs.
+    pub(crate) fn filled_wire(&self) -> Option<Wire> {
+        let steady = self.steady().filter(|_| self.is_over_network())?;
+        /// Gb/s of NICs that serve GPUs. Slower ones are filled by sockets as well.
+        const WIRES: [u32; 4] = [100, 200, 400, 800];
+        const BOARD: u32 = 8;
+        // Headers and flow control take up to a tenth; rounding and clocks give a little.
+        const FILLED: std::ops::RangeInclusive<f64> = 0.9..=1.02;
+        let nics = [1, self.gpus_of_a_node().unwrap_or(BOARD)];
+        let wires = nics
+            .iter()
+            .flat_map(|nics| WIRES.map(|gbps| Wire { nics: *nics, gbps }));
+        wires
+            .into_iter()
+            .find(|wire| FILLED.contains(&(steady / wire.gb())))
+    }
+}
+
+/// NICs of one rate.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct Wire {
+    pub(crate) nics: u32,
+    pub(crate) gbps: u32,
+}
+
+impl Wire {
+    /// GB/s of all together.
+    pub(crate) fn gb(self) -> f64 {
+        f64::from(self.nics) * f64::from(self.gbps) / 8.0
+    }
+}
+
+impl std::fmt::Display for Wire {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self.nics {
+            1 => write!(f, "a {} Gb/s NIC", self.gbps),
+            nics => write!(f, "{nics} NICs of {} Gb/s", self.gbps),
+        }
+    }
+}
+
+/// How many ranks a bus bandwidth was worked out for: nccl-tests multiplies the algorithm's
+/// bandwidth by 2(n-1)/n for all-reduce and by (n-1)/n for the operations that share out
+/// (doc/PERFORMANCE.md). `None` where the digits printed do not settle n.
+fn counted_ranks(run: &NcclTests) -> Option<u64> {
+    let best = run
+        .rows
+        .iter()
+        .flat_map(|row| timings(&row.value))
+        .filter(|t| t.algorithm_gb > 0.0)
+        .max_by(|a, b| a.algorithm_gb.total_cmp(&b.algorithm_gb))?;
+    // Both are printed with two decimals.
+    const ROUNDING: f64 = 0.005;
+    let ranks = |bus: f64, algorithm: f64| {
+        let factor = bus / algorithm;
+        let whole = if factor > 1.0 { 2.0 } else { 1.0 };
+        (factor > 0.4 && factor < whole).then(|| whole / (whole - factor))
+    };
+    let low = ranks(best.bus_gb - ROUNDING, best.algorithm_gb + ROUNDING)?;
+    let high = ranks(best.bus_gb + ROUNDING, best.algorithm_gb - ROUNDING)?;
+    let nearest = ((low + high) / 2.0).round();
+    let settled = high - low < 1.0 && low <= nearest && nearest <= high;
+    (settled && nearest >= 2.0).then_some(nearest as u64)
 }
 
 /// What a GPU model can do at best, GB/s in one direction.
@@ -86,6 +190,10 @@ pub(crate) fn measured(run: &NcclTests) -> Option<Measured<'_>> {
         peak: best.0,
         peak_cite: best.1,
         hosts: run.devices.iter().map(|d| d.value.host.as_str()).collect(),
+        ranks: match run.devices.len() {
+            0 => counted_ranks(run),
+            listed => Some(listed as u64),
+        },
         model: common_model(run),
     })
 }

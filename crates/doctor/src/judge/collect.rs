@@ -8,7 +8,7 @@ pub(super) fn missing(case: &Case, verdict: Verdict, kinds: &[KindVerdict]) -> V
     let mut missing = Vec::new();
     for kind in kinds {
         let open = kind.verdict == Verdict::InsufficientEvidence;
-        if open || kind.basis == Some(Basis::Predicted) {
+        if open || kind.basis < Some(Basis::Observed) {
             missing.push(settles(kind.kind, open));
         }
         if open && kind.kind == PairKind::GpuNic && !has_places(case) {
@@ -49,7 +49,7 @@ fn settles(kind: PairKind, open: bool) -> Missing {
     let why_log = if open {
         "its channel lines end in /GDRDMA, or they do not: nothing else proves which way bytes go"
     } else {
-        "the layout allows this verdict; the channel lines of a run prove it"
+        "the verdict rests on the layout or on a rate; the channel lines of a run prove it"
     };
     match kind {
         PairKind::GpuNic => ask(

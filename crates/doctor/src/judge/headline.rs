@@ -25,12 +25,17 @@ pub(super) fn headline(
         _ => Severity::Fault,
     };
     let gravest = findings.first().filter(|f| f.severity >= least);
+    let shown = findings.iter().find(|f| f.severity == Severity::Note);
     let parts: Vec<String> = kinds.iter().map(part).collect();
     let kinds = parts.join("; ");
     let opening = match (verdict, gravest) {
-        (Verdict::InsufficientEvidence, None) => {
-            "What was given does not show which way the data goes".to_owned()
-        }
+        (Verdict::InsufficientEvidence, None) => match shown {
+            Some(note) => format!(
+                "What was given does not show which way the data goes; what it shows: {}",
+                trimmed(&note.title)
+            ),
+            None => "What was given does not show which way the data goes".to_owned(),
+        },
         (Verdict::InsufficientEvidence, Some(finding)) => {
             format!(
                 "Which way the data goes is not shown, but: {}",
@@ -61,6 +66,7 @@ fn part(kind: &KindVerdict) -> String {
     let how = match (kind.verdict, kind.basis) {
         (Verdict::InsufficientEvidence, _) => "not shown",
         (_, Some(Basis::Predicted)) => "by the machine's layout",
+        (_, Some(Basis::Measured)) => "by the rate measured",
         _ => "as seen",
     };
     match kind.verdict {

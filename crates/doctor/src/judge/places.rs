@@ -180,6 +180,8 @@ fn gpu_nic(case: &Case, site: &Site) -> Vec<PairVerdict> {
             None,
         )];
     }
+    // Where no GPU has a NIC near, links between GPUs help none of them to one.
+    let some_near = judged.iter().any(|gpu| matches!(gpu.near, Near::Enough));
     let mut pairs = Vec::new();
     for gpu in judged {
         for reach in &gpu.nearest {
@@ -206,7 +208,13 @@ fn gpu_nic(case: &Case, site: &Site) -> Vec<PairVerdict> {
                         "{word}: too far itself; NCCL 2.12 and later goes over NVLink and {peer}'s NIC (PXN), which both then share"
                     ),
                 ),
-                Near::Too if site.links_unknown => (
+                Near::ThroughRing(peer) => (
+                    Verdict::DirectButSlow,
+                    format!(
+                        "{word}: too far itself; rings over several nodes leave this one through {peer}, which has a NIC near, and what this GPU sends by itself goes through host memory"
+                    ),
+                ),
+                Near::Too if site.links_unknown && some_near => (
                     Verdict::InsufficientEvidence,
                     format!(
                         "{word}, but NVLink does not show here: whether another GPU's NIC can be used is open"

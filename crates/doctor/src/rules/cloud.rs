@@ -4,7 +4,7 @@ use crowfly_route::obstacle::Fix;
 
 use crate::case::Case;
 use crate::evidence::nccl_log::{NcclLog, Note, PluginNote};
-use crate::facts::flows::{is_socket, net_uses};
+use crate::facts::flows::{Span, is_socket, net_uses, span};
 use crate::facts::host::has_nvidia_gpu;
 use crate::facts::settings::settings;
 use crate::finding::Finding;
@@ -62,7 +62,7 @@ fn aws(rule: &Rule, case: &Case) -> Vec<Finding> {
                 .iter()
                 .find(|u| u.network.contains("Libfabric") && u.plain() > 0);
             if said.is_none() && plain.is_none() {
-                return None;
+                return unshown(rule, log);
             }
             let platform = log.plugins.iter().find_map(|p| match &p.what {
                 PluginNote::Platform(name) => Some((name.as_str(), &p.first)),
@@ -96,6 +96,20 @@ fn aws(rule: &Rule, case: &Case) -> Vec<Finding> {
             Some(finding)
         })
         .collect()
+}
+
+/// EFA was chosen, and no channel shows what became of it.
+fn unshown(rule: &Rule, log: &NcclLog) -> Option<Finding> {
+    let chosen = log.plugins.iter().find(|p| match &p.what {
+        PluginNote::OfiProvider { provider, .. } => provider.contains("efa"),
+        _ => false,
+    })?;
+    let settled = !net_uses(log).is_empty() || span(log) == Span::OneNode;
+    (!settled).then(|| {
+        rule.note("EFA is used; whether with GPUDirect RDMA, no channel line shows")
+            .quoting(&chosen.first)
+            .doubting("Instance types differ: p4d, p4de, p5 and later have device RDMA, g4dn, g5, g6 and g6e have not.")
+    })
 }
 
 const GCP_TCPX: Rule = Rule {

@@ -48,7 +48,14 @@ pub fn examples() -> Vec<Example> {
             "V1",
             Note,
             || pastes(&[T4, &log(&[PROVIDER, FABRIC])]),
-            || pastes(&[T4, &log(&[PROVIDER])]),
+            || pastes(&[T4, &log(&[PROVIDER, FABRIC_DIRECT])]),
+        ),
+        // EFA is chosen and no channel shows what became of it.
+        example(
+            "V1",
+            Note,
+            || info(&[PROVIDER]),
+            || info(&[PROVIDER, FABRIC_DIRECT]),
         ),
         example(
             "V2",

@@ -5,6 +5,13 @@ use crowfly_route::fixture::machines;
 
 use super::given::{Example, example, info, log, machine, paste, pastes};
 
+/// Two GPUs, none near the NIC.
+const FAR: &str = "\
+\tGPU0\tGPU1\tmlx5_0\tCPU Affinity\tNUMA Affinity
+GPU0\t X \tSYS\tSYS\t0-31\t0
+GPU1\tSYS\t X \tNODE\t32-63\t1
+mlx5_0\tSYS\tNODE\t X \t\t
+";
 /// Two GPUs, one behind the NIC's switch and one on the other socket.
 pub const MIXED: &str = "\
         GPU0    GPU1    NIC0    CPU Affinity    NUMA Affinity
@@ -31,7 +38,9 @@ const PLAIN: &str = "Channel 00/0 : 0[0] -> 1[1] [send] via NET/IB/0";
 
 pub fn examples() -> Vec<Example> {
     vec![
-        example("N1", Fault, || paste(MIXED), || paste(NEAR)),
+        example("N1", Fault, || paste(FAR), || paste(NEAR)),
+        // Rings leave the node through the GPU that has the NIC near.
+        example("N1", Warning, || paste(MIXED), || paste(NEAR)),
         example(
             "N1",
             Fault,
@@ -60,17 +69,17 @@ pub fn examples() -> Vec<Example> {
         example(
             "N1",
             Fault,
-            || paste(MIXED),
+            || paste(FAR),
             || {
                 pastes(&[
-                    MIXED,
+                    FAR,
                     "export NCCL_NET_GDR_LEVEL=SYS\nexport NCCL_DEBUG=INFO\n",
                 ])
             },
         ),
         example(
             "N1",
-            Fault,
+            Warning,
             || machine(&machines::pcie_box()),
             || machine(&machines::dgx_h100()),
         ),

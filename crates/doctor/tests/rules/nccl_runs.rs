@@ -286,7 +286,13 @@ fn failures() -> Vec<Example> {
                     "init.cc:900 -> 5",
                 ])
             },
+            || info(&["WARN MSCCL: could not find an algorithm file"]),
+        ),
+        example(
+            "N25",
+            Note,
             || info(&["WARN SHARP coll init error: Cannot create SHArP job(-11)"]),
+            || info(&["Connected all rings"]),
         ),
         // A probe that found nothing leaves a code and no warning.
         example(

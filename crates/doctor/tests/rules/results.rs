@@ -79,7 +79,14 @@ pub fn examples() -> Vec<Example> {
             "T1",
             Warning,
             || one_node(120.0),
+            || paste(&log(&["Using network IB"])),
+        ),
+        // Without NVLink the PCIe link is what the result is held against.
+        example(
+            "T1",
+            Note,
             || paste(&run(&["alpha"], "Tesla T4", &[(GIB, 5000.0, 8.0, 0)])),
+            || paste(&log(&["Using network IB"])),
         ),
         example(
             "T1",

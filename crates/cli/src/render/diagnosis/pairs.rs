@@ -42,6 +42,7 @@ fn basis(pair: &PairVerdict) -> Cell {
     match (pair.verdict, pair.basis) {
         (Verdict::InsufficientEvidence, _) => Cell::nothing(),
         (_, Basis::Observed) => Cell::from("transfers"),
+        (_, Basis::Measured) => Cell::from("the rate"),
         (_, Basis::Predicted) => Cell::from("the layout"),
     }
 }

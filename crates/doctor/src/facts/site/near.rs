@@ -27,6 +27,9 @@ pub(crate) enum Near<'a> {
     Enough,
     /// Not within the level, but another GPU that it has NVLink to has such a NIC (PXN).
     ThroughPeer(&'a str),
+    /// Not within the level, and no NIC waits for it: each is near some GPU. NCCL's rings enter and
+    /// leave a node at the GPU that is nearest to a NIC, such as this one.
+    ThroughRing(&'a str),
     /// Too far, and no peer helps.
     Too,
     /// It depends on what the evidence does not show.
@@ -61,6 +64,15 @@ pub(crate) fn gpu_nics<'a>(site: &'a Site, level: &Level) -> Vec<GpuNics<'a>> {
         let reach = nearest.get(gpu).and_then(|reaches| reaches.first());
         reach.is_some_and(|reach| within(reach.nearness).1)
     };
+    let served = site
+        .gpus
+        .iter()
+        .map(String::as_str)
+        .find(|gpu| has_near(gpu));
+    let all_served = site.nics.iter().all(|nic| {
+        site.of_kind(PairKind::GpuNic)
+            .any(|reach| reach.other == *nic && within(reach.nearness).1)
+    });
     site.gpus
         .iter()
         .filter_map(|gpu| {
@@ -90,9 +102,10 @@ pub(crate) fn gpu_nics<'a>(site: &'a Site, level: &Level) -> Vec<GpuNics<'a>> {
                             _ => None,
                         })
                         .find(|peer| has_near(peer));
-                    match peer {
-                        Some(peer) => Near::ThroughPeer(peer),
-                        None => Near::Too,
+                    match (peer, all_served.then_some(served).flatten()) {
+                        (Some(peer), _) => Near::ThroughPeer(peer),
+                        (None, Some(served)) => Near::ThroughRing(served),
+                        (None, None) => Near::Too,
                     }
                 }
             };

@@ -64,8 +64,12 @@ fn of_site(
         .collect();
     let helped: Vec<&GpuNics<'_>> = judged
         .iter()
-        .filter(|gpu| matches!(gpu.near, Near::ThroughPeer(_)))
+        .filter(|gpu| matches!(gpu.near, Near::ThroughPeer(_) | Near::ThroughRing(_)))
         .collect();
+    let by_nvlink = helped
+        .iter()
+        .any(|gpu| matches!(gpu.near, Near::ThroughPeer(_)));
+    let some_near = judged.iter().any(|gpu| matches!(gpu.near, Near::Enough));
     let affected = if far.is_empty() { &helped } else { &far };
     let first = affected.first()?.nearest.first()?;
     let word = first.nearness.word();
@@ -75,23 +79,27 @@ fn of_site(
         None => format!("NCCL's default is {}", level.path),
     };
     let plain: Vec<&NetUse> = uses.iter().filter(|u| u.plain() > 0).collect();
-    let mut finding = if far.is_empty() {
-        rule.warning(format!(
-            "{names}: the nearest NIC is {word} away; NCCL goes through a peer's NIC over NVLink instead (PXN), so NICs are shared"
-        ))
-    } else if plain.is_empty() {
-        let title =
-            format!("{names}: the nearest NIC is {word} away, and {limit}: no GPUDirect RDMA");
-        if site.links_unknown {
-            rule.warning(title)
-        } else {
-            rule.fault(title)
-        }
-    } else {
+    let mut finding = if !plain.is_empty() {
         let ranks = ranks(plain.iter().map(|u| u.rank));
         rule.fault(format!(
             "No GPUDirect RDMA on {ranks}: the nearest NIC of {names} is {word} away, and {limit}"
         ))
+    } else if far.is_empty() && !by_nvlink {
+        rule.warning(format!(
+            "{names}: the nearest NIC is {word} away, and {limit}; rings over several nodes leave this one through a GPU that has a NIC near, and only what {names} sends by itself goes without GPUDirect RDMA"
+        ))
+    } else if far.is_empty() {
+        rule.warning(format!(
+            "{names}: the nearest NIC is {word} away; NCCL goes through a peer's NIC over NVLink instead (PXN), so NICs are shared"
+        ))
+    } else {
+        let title =
+            format!("{names}: the nearest NIC is {word} away, and {limit}: no GPUDirect RDMA");
+        if site.links_unknown && some_near {
+            rule.warning(title)
+        } else {
+            rule.fault(title)
+        }
     };
     finding = finding
         .quoting_all(plain.iter().filter_map(|u| u.cite(false)).take(2))

@@ -7,7 +7,7 @@ use crowfly_route::obstacle::Fix;
 use crate::case::Case;
 use crate::evidence::nccl_log::{NcclLog, Note, PluginNote};
 use crate::facts::flows::{Span, is_socket, net_uses, span};
-use crate::facts::settings::settings;
+use crate::facts::nics::few_nics;
 use crate::finding::Finding;
 use crate::rule::{Family, Page, Rule};
 use crate::verdict::{PairKind, Verdict};
@@ -306,41 +306,15 @@ fn idle_nics(rule: &Rule, case: &Case) -> Vec<Finding> {
 
 /// NCCL_IB_HCA names fewer NICs than a node has GPUs.
 fn few_named(rule: &Rule, case: &Case) -> Option<Finding> {
-    let set = settings(case, "NCCL_IB_HCA");
-    let setting = set.first()?;
-    let names: Vec<&str> = setting.value.trim_start_matches('=').split(',').collect();
-    // A name without a number stands for every device that begins with it.
-    let exact = names.iter().all(|n| {
-        n.bytes().any(|b| b.is_ascii_digit()) && !n.ends_with("mlx5") && !n.ends_with("mlx4")
-    });
-    if setting.value.starts_with('^') || !exact {
-        return None;
-    }
-    let on_a_host = case
-        .tests()
-        .flat_map(|t| &t.devices)
-        .map(|d| d.value.device + 1);
-    let in_logs = case
-        .nccl_logs()
-        .flat_map(|log| &log.processes)
-        .filter_map(|p| p.device)
-        .map(|device| device + 1);
-    let gpus = on_a_host.chain(in_logs).max()? as usize;
-    let many_hosts = case.tests().any(|t| {
-        t.devices
-            .iter()
-            .any(|d| Some(&d.value.host) != t.devices.first().map(|f| &f.value.host))
-    }) || case.nccl_logs().any(|log| span(log) == Span::ManyNodes);
-    if names.len() * 2 > gpus || !many_hosts {
-        return None;
-    }
+    let few = few_nics(case)?;
     Some(
         rule.warning(format!(
-            "NCCL_IB_HCA={} leaves {} NIC to the {gpus} GPUs of a node, which share its rate",
-            setting.value,
-            names.len()
+            "NCCL_IB_HCA={} leaves {} to the {} GPUs of a node, which share its rate",
+            few.setting.value,
+            few.counted(),
+            few.gpus
         ))
-        .quoting(setting.quote.clone())
+        .quoting(few.setting.quote.clone())
         .fixed_by(
             Fix::run(
                 "Name one NIC for each GPU, or let NCCL choose.",

@@ -45,7 +45,7 @@ fn link_speeds(rule: &Rule, case: &Case) -> Vec<Finding> {
         let hand_written = topology.gpus.is_empty() && !topology.functions.is_empty();
         if hand_written && let Some(cpu) = topology.cpus.first() {
             findings.push(
-                rule.note("This topology is written for a library to read, not found on a machine: links between GPUs are not in it")
+                rule.note("This topology is written for NCCL to read, as vendors do for virtual machines whose PCI is virtual: pass it as NCCL_TOPO_FILE. Links between GPUs are not in it")
                     .quoting(&cpu.cite)
                     .fixed_by(
                         Fix::run("In a virtual machine of this kind, pass it to NCCL on every rank.", "export NCCL_TOPO_FILE=<this file>")

@@ -29,10 +29,7 @@ pub(super) const ENDED_IN_ERROR: Rule = Rule {
 const IN_PROGRESS: u32 = 7;
 
 /// Warnings that NCCL itself goes on after.
-const BENIGN: [&str; 12] = [
-    "SHARP coll init error",
-    "sharp_",
-    "Cannot create SHArP",
+const BENIGN: [&str; 9] = [
     "Missing \"iommu=pt\"",
     "NUMA auto balancing",
     "Failed to initialize sendrecv protocol",
@@ -46,12 +43,21 @@ const BENIGN: [&str; 12] = [
 
 /// A warning whose meaning is known.
 struct Known {
-    /// All of these are in its text.
+    /// All of these are in its text, case set aside.
     words: &'static [&'static str],
     severity: Severity,
     title: &'static str,
     fix: &'static str,
     command: &'static str,
+}
+
+impl Known {
+    fn is_in(&self, text: &str) -> bool {
+        let text = text.to_ascii_lowercase();
+        self.words
+            .iter()
+            .all(|word| text.contains(&word.to_ascii_lowercase()))
+    }
 }
 
 const KNOWN: &[Known] = &[
@@ -146,6 +152,13 @@ const KNOWN: &[Known] = &[
         fix: "The rank that ended first names the cause.",
         command: "grep -h 'NCCL WARN' <logs of all ranks> | sort | head",
     },
+    Known {
+        words: &["SHARP"],
+        severity: Severity::Note,
+        title: "Reduction in the network's switches (SHARP) could not start; NCCL reduces on the GPUs instead, which is no fault of the data path",
+        fix: "Where SHARP is wanted, see that the aggregation manager runs and that the job may use it.",
+        command: "sharp_hello -d <nic>:1; NCCL_COLLNET_ENABLE=0 <job>   # silences it",
+    },
 ];
 
 /// Warnings that rules with more to say about them report.
@@ -161,7 +174,7 @@ fn known(log: &NcclLog) -> Option<(&'static Known, Vec<&Sighting<Warning>>)> {
             .warnings
             .iter()
             .filter(|w| !is_elsewhere(&w.what.text))
-            .filter(|w| known.words.iter().all(|word| w.what.text.contains(word)))
+            .filter(|w| known.is_in(&w.what.text))
             .collect();
         (!seen.is_empty()).then_some((known, seen))
     })

@@ -43,11 +43,23 @@ fn line_rate(rule: &Rule, case: &Case) -> Vec<Finding> {
 }
 
 fn one_node(rule: &Rule, run: &Measured<'_>) -> Option<Finding> {
-    let links = run.model?.links?;
-    let part = run.peak / links;
     if run.run.devices.len() < 2 {
         return None;
     }
+    let model = run.model?;
+    let Some(links) = model.links else {
+        return Some(
+            rule.note(format!(
+                "{:.1} GB/s of bus bandwidth, {:.0} % of the {:.1} GB/s of these GPUs' PCIe links",
+                run.peak,
+                run.peak / model.pcie * 100.0,
+                model.pcie
+            ))
+            .quoting(run.peak_cite)
+            .doubting("A copy through host memory crosses the same link and can come as near; only the channel lines tell P2P from SHM."),
+        );
+    };
+    let part = run.peak / links;
     let title = format!(
         "{:.1} GB/s of bus bandwidth, {:.0} % of the {links:.0} GB/s of these GPUs' links",
         run.peak,
@@ -132,34 +144,7 @@ fn used_rate(case: &Case) -> Option<(f64, usize, Vec<Quote>)> {
 
 fn over_network(rule: &Rule, case: &Case, run: &Measured<'_>) -> Option<Finding> {
     let Some((rate, nics, quotes)) = used_rate(case) else {
-        // The header says that several nodes took part; what carried the data is open.
-        if run.hosts.len() < 2 {
-            return None;
-        }
-        let gpus = run.run.devices.iter().map(|d| d.value.device + 1).max()?;
-        let parts: Vec<String> = [100.0, 200.0, 400.0, 800.0]
-            .iter()
-            .map(|gbps| (gbps, run.peak / (f64::from(gpus) * gbps / 8.0) * 100.0))
-            .filter(|(_, part)| *part <= 130.0)
-            .map(|(gbps, part)| format!("{part:.0} % of {gpus} at {gbps} Gb/s"))
-            .collect();
-        let reading = if parts.is_empty() {
-            String::new()
-        } else {
-            format!(" With one NIC a GPU it would be {}", parts.join(", "))
-        };
-        return Some(
-            rule.note(format!(
-                "{:.1} GB/s over {} nodes: nothing says which NICs carried it.{reading}",
-                run.peak,
-                run.hosts.len(),
-            ))
-            .quoting(run.peak_cite)
-            .fixed_by(Fix::run(
-                "Run again with the log, which names the NICs of each channel, and list their rates.",
-                "NCCL_DEBUG=INFO NCCL_DEBUG_SUBSYS=INIT,NET,GRAPH all_reduce_perf …; ibstat",
-            )),
-        );
+        return unnamed_nics(rule, run);
     };
     let part = run.peak / rate;
     let title = format!(
@@ -185,4 +170,46 @@ fn over_network(rule: &Rule, case: &Case, run: &Measured<'_>) -> Option<Finding>
             )
             .doubting("Operations other than all-reduce, all-gather and reduce-scatter fill the network less."),
     )
+}
+
+/// Several nodes took part, and nothing names the NICs: what the rate alone says.
+fn unnamed_nics(rule: &Rule, run: &Measured<'_>) -> Option<Finding> {
+    if !run.is_over_network() {
+        return None;
+    }
+    let over = match (run.hosts.len(), run.ranks) {
+        (0 | 1, Some(ranks)) => format!("{ranks} ranks"),
+        (nodes, _) => format!("{nodes} nodes"),
+    };
+    let collect = Fix::run(
+        "Run again with the log, which names the NICs of each channel, and list their rates.",
+        "NCCL_DEBUG=INFO NCCL_DEBUG_SUBSYS=INIT,NET,GRAPH all_reduce_perf …; ibstat",
+    );
+    let finding = match run.filled_wire() {
+        Some(wire) => rule
+            .note(format!(
+                "{:.1} GB/s over {over}, steady over the largest sizes: {:.0} % of {wire}, which is as much as a healthy run gets of that",
+                run.peak,
+                run.peak / wire.gb() * 100.0,
+            ))
+            .doubting("Nothing names the NICs. Should they be faster than this, the run is slow after all; and a staged path can fill a wire too, at the cost of host memory."),
+        None => {
+            let gpus = run.gpus_of_a_node().unwrap_or(1);
+            let parts: Vec<String> = [100.0, 200.0, 400.0, 800.0]
+                .iter()
+                .map(|gbps| (gbps, run.peak / (f64::from(gpus) * gbps / 8.0) * 100.0))
+                .filter(|(_, part)| *part <= 130.0)
+                .map(|(gbps, part)| format!("{part:.0} % of {gpus} at {gbps} Gb/s"))
+                .collect();
+            let reading = match parts.is_empty() {
+                true => String::new(),
+                false => format!(" With one NIC a GPU it would be {}", parts.join(", ")),
+            };
+            rule.note(format!(
+                "{:.1} GB/s over {over}: nothing says which NICs carried it.{reading}",
+                run.peak,
+            ))
+        }
+    };
+    Some(finding.quoting(run.peak_cite).fixed_by(collect))
 }
