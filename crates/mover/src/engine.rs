@@ -238,6 +238,9 @@ impl Allowed {
             (Policy::Require, None | Some(Path::Direct | Path::Threads | Path::Peer)) => {
                 (true, false, false, false)
             }
+            (_, Some(path)) if Path::FABRIC.contains(&path) => {
+                return Err(refused(request, Vec::new()));
+            }
             (_, Some(Path::Peer)) if !to_peer => return Err(refused(request, Vec::new())),
             (_, Some(Path::Mapped)) if !to_host => return Err(refused(request, Vec::new())),
             (Policy::Require, Some(Path::Cached)) | (Policy::Socket, _) => {

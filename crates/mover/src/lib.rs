@@ -9,6 +9,7 @@ pub mod checkpoint;
 pub mod digest;
 mod engine;
 mod error;
+pub mod fabric;
 mod io;
 mod job;
 mod memory;

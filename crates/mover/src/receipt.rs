@@ -377,7 +377,7 @@ mod tests {
             search::candidates(&machine.topology(), Some(&snapshot), &from, &to).expect("routes")
         };
         let to_host = found("host");
-        for path in Path::ALL.into_iter().filter(|path| *path != Path::Peer) {
+        for path in Path::STORAGE.into_iter().filter(|path| *path != Path::Peer) {
             let known = described(path, &to_host).map(Route::counters);
             let bare = bare_route(path, &from, &Place::Host(None)).counters();
             let expected = crowfly_route::hop::Counters {

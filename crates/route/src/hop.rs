@@ -290,7 +290,9 @@ pub struct Counters {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Class {
-    /// Devices move the bytes from place to place; no buffer in between.
+    /// Devices move the bytes from place to place; no buffer in between. A single copy by a CPU
+    /// core from one process's host memory into another's is direct as well: there is nothing
+    /// straighter to be had.
     Direct,
     /// Bounced through a buffer in host RAM, or copied by a CPU.
     Staged,
@@ -381,7 +383,17 @@ impl Route {
             between.take(self.hops.len().saturating_sub(1))
         };
         let by_cpu = |hop: &Hop| matches!(hop.carrier, Carrier::Cpu { .. });
-        if stops().any(|stop| stop.host_use() == Some(HostUse::SocketBuffer)) {
+        let in_use = |stop: &Stop| stop.host_use() == Some(HostUse::Application);
+        let one_copy = match self.hops.as_slice() {
+            [hop] => {
+                let work = CpuWork::UserCopy;
+                hop.carrier == Carrier::Cpu { work } && in_use(&hop.from) && in_use(&hop.to)
+            }
+            _ => false,
+        };
+        if one_copy {
+            Class::Direct
+        } else if stops().any(|stop| stop.host_use() == Some(HostUse::SocketBuffer)) {
             Class::Socket
         } else if stops().any(|stop| stop.is_memory()) || self.hops.iter().any(by_cpu) {
             Class::Staged
@@ -545,6 +557,28 @@ mod tests {
         assert_eq!(staged.class(), Class::Staged);
         let ceiling = staged.ceiling().expect("two hops are known");
         assert_eq!((ceiling.hop, ceiling.unknown_hops), (0, 1));
+    }
+
+    #[test]
+    fn given_two_processes_on_a_host_one_copy_between_their_memories_is_direct_and_a_second_is_not()
+    {
+        let copy = |from, to| Hop {
+            carrier: Carrier::Cpu {
+                work: CpuWork::UserCopy,
+            },
+            ..dma(from, to, &[], None)
+        };
+        let theirs = || Stop::Remote {
+            stop: Box::new(host(HostUse::Application)),
+        };
+        let once = route(vec![copy(host(HostUse::Application), theirs())]);
+        assert_eq!(once.class(), Class::Direct);
+        assert_eq!(once.counters().cpu_touches, 1);
+        let twice = route(vec![
+            copy(host(HostUse::Application), host(HostUse::Bounce)),
+            copy(host(HostUse::Bounce), theirs()),
+        ]);
+        assert_eq!(twice.class(), Class::Staged);
     }
 
     #[test]

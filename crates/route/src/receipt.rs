@@ -28,17 +28,26 @@ pub enum Path {
     Mapped,
     /// Portable positioned reads by threads, where io_uring is forbidden; O_DIRECT when possible.
     Threads,
+    /// RDMA by a NIC that was told to through libibverbs.
+    Verbs,
+    /// One copy by a CPU core into (or out of) memory that the peer on the same host shares.
+    Shm,
+    /// TCP sockets.
+    Tcp,
 }
 
 impl Path {
-    /// All paths, straightest first.
-    pub const ALL: [Self; 5] = [
+    /// The paths between storage and memory, straightest first.
+    pub const STORAGE: [Self; 5] = [
         Self::Peer,
         Self::Direct,
         Self::Threads,
         Self::Mapped,
         Self::Cached,
     ];
+
+    /// The paths between memories of two processes, straightest first.
+    pub const FABRIC: [Self; 3] = [Self::Verbs, Self::Shm, Self::Tcp];
 
     /// The word used in flags, tables and JSON.
     pub const fn as_str(self) -> &'static str {
@@ -48,6 +57,9 @@ impl Path {
             Self::Cached => "cached",
             Self::Mapped => "mapped",
             Self::Threads => "threads",
+            Self::Verbs => "verbs",
+            Self::Shm => "shm",
+            Self::Tcp => "tcp",
         }
     }
 }
@@ -60,14 +72,17 @@ impl fmt::Display for Path {
 
 /// The text names no path.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("`{0}` is not a path; choose peer, direct, threads, mapped or cached")]
+#[error(
+    "`{0}` is not a path; choose peer, direct, threads, mapped or cached for storage, verbs, shm or tcp for the fabric"
+)]
 pub struct UnknownPath(pub String);
 
 impl std::str::FromStr for Path {
     type Err = UnknownPath;
 
     fn from_str(text: &str) -> Result<Self, UnknownPath> {
-        let named = Self::ALL.into_iter().find(|path| path.as_str() == text);
+        let mut all = Self::STORAGE.into_iter().chain(Self::FABRIC);
+        let named = all.find(|path| path.as_str() == text);
         named.ok_or_else(|| UnknownPath(text.to_owned()))
     }
 }

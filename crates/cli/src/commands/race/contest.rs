@@ -34,7 +34,7 @@ pub struct Way {
 impl Way {
     /// The engine's paths into host memory.
     pub fn to_host(candidates: &[Candidate]) -> Vec<Self> {
-        let paths = Path::ALL.into_iter().filter(|path| *path != Path::Peer);
+        let paths = Path::STORAGE.into_iter().filter(|path| *path != Path::Peer);
         paths
             .map(|path| Self {
                 name: path.to_string(),

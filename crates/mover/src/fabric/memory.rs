@@ -1,0 +1,467 @@
+//! Memory that can be registered with the fabric.
+//!
+//! A [`Buffer`] has one owner and can be read and written as a slice. Registering consumes it; from
+//! then on peers and NICs may touch the bytes at any time, so they are only *copied* in and out.
+//! The [`Backing`] under it is shared with whatever still moves bytes and is unmapped by the last.
+//!
+//! This module is the only one of the fabric's core that uses `unsafe`.
+
+use std::fmt;
+use std::io;
+use std::ops::Range;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::ptr::NonNull;
+use std::sync::Arc;
+
+use crowfly_route::place::Place;
+use crowfly_route::units::NumaNode;
+use rustix::fs::{MemfdFlags, SealFlags};
+use rustix::mm::{Advice, MapFlags, ProtFlags};
+
+use crate::memory::MemoryError;
+
+/// Keeps foreign memory alive.
+pub type Keeper = Arc<dyn std::any::Any + Send + Sync>;
+
+/// Who frees the bytes.
+enum Owner {
+    /// A mapping of this type's own.
+    Mapping,
+    /// Someone else, once this is dropped.
+    Other(#[expect(dead_code, reason = "held for its drop")] Keeper),
+}
+
+/// Bytes that live until the last user lets go.
+pub struct Backing {
+    base: NonNull<u8>,
+    len: usize,
+    owner: Owner,
+    /// The memory file that the bytes are a mapping of, from offset 0.
+    file: Option<OwnedFd>,
+    writable: bool,
+    place: Place,
+}
+
+// SAFETY: plain memory without thread affinity. Shared access never creates references to bytes
+// that another thread, process or device may write; they are copied through raw pointers.
+unsafe impl Send for Backing {}
+// SAFETY: as above.
+unsafe impl Sync for Backing {}
+
+impl Drop for Backing {
+    fn drop(&mut self) {
+        if let Owner::Mapping = self.owner {
+            // SAFETY: the mapping was made by this type with exactly this base and length, and no
+            // `Span` exists any more since each holds an `Arc` of it.
+            let _ = unsafe { rustix::mm::munmap(self.base.as_ptr().cast(), self.len.max(1)) };
+        }
+    }
+}
+
+impl fmt::Debug for Backing {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Backing({} bytes, {})", self.len, self.place)
+    }
+}
+
+impl Backing {
+    /// Zeroed memory in a memory file, so that a process on the same host can map it as well.
+    fn shared(len: usize, numa: Option<NumaNode>) -> Result<Self, MemoryError> {
+        let failed = |source: io::Error| MemoryError::Host { bytes: len, source };
+        let size = u64::try_from(len.max(1)).map_err(|e| failed(io::Error::other(e)))?;
+        let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
+        let make = || -> io::Result<OwnedFd> {
+            let file = rustix::fs::memfd_create("crowfly-region", flags)?;
+            rustix::fs::ftruncate(&file, size)?;
+            // Whoever maps it can rely on its length: cut under a mapping it would raise SIGBUS.
+            rustix::fs::fcntl_add_seals(&file, SEALS)?;
+            Ok(file)
+        };
+        let file = make().map_err(failed)?;
+        let mut backing = Self::map(file, len, true).map_err(failed)?;
+        backing.place = Place::Host(numa.filter(|node| backing.bind(*node)));
+        Ok(backing)
+    }
+
+    /// Maps a memory file that someone else made.
+    ///
+    /// # Errors
+    /// When the file is shorter than `len` or could be cut later, which would turn every access
+    /// into a signal.
+    pub(crate) fn map(file: OwnedFd, len: usize, writable: bool) -> io::Result<Self> {
+        let seals = rustix::fs::fcntl_get_seals(&file)?;
+        let size = rustix::fs::fstat(&file)?.st_size;
+        if !seals.contains(SealFlags::SHRINK) || usize::try_from(size).is_ok_and(|s| s < len) {
+            return Err(io::Error::from(io::ErrorKind::InvalidInput));
+        }
+        let protection = if writable {
+            ProtFlags::READ | ProtFlags::WRITE
+        } else {
+            ProtFlags::READ
+        };
+        // SAFETY: a new shared mapping at an address the kernel chooses; the seal keeps the file
+        // at least this long for ever.
+        let base = unsafe {
+            rustix::mm::mmap(
+                std::ptr::null_mut(),
+                len.max(1),
+                protection,
+                MapFlags::SHARED,
+                &file,
+                0,
+            )
+        }?;
+        let base = NonNull::new(base.cast::<u8>())
+            .ok_or_else(|| io::Error::other("mapped at address 0"))?;
+        // SAFETY: advice on the mapping just made; it changes no contents. Refused where shared
+        // memory has no huge pages.
+        let _ =
+            unsafe { rustix::mm::madvise(base.as_ptr().cast(), len.max(1), Advice::LinuxHugepage) };
+        Ok(Self {
+            base,
+            len,
+            owner: Owner::Mapping,
+            file: Some(file),
+            writable,
+            place: Place::Host(None),
+        })
+    }
+
+    fn bind(&self, node: NumaNode) -> bool {
+        const MPOL_PREFERRED: libc::c_int = 1;
+        const BITS: u32 = 1024;
+        if node.0 >= BITS {
+            return false;
+        }
+        let mut mask = [0u64; (BITS / 64) as usize];
+        mask[(node.0 / 64) as usize] = 1 << (node.0 % 64);
+        // SAFETY: the range is a mapping of ours, and the mask outlives the call and has BITS bits.
+        let rc = unsafe {
+            libc::syscall(
+                libc::SYS_mbind,
+                self.base.as_ptr(),
+                self.len.max(1),
+                MPOL_PREFERRED,
+                mask.as_ptr(),
+                libc::c_ulong::from(BITS),
+                0,
+            )
+        };
+        rc == 0
+    }
+
+    /// How many bytes there are.
+    pub const fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Whether there are none.
+    pub const fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// The address of the first byte, to register with a NIC. Valid as long as this lives.
+    pub const fn as_ptr(&self) -> *mut u8 {
+        self.base.as_ptr()
+    }
+
+    /// Whether peers and NICs may write into it.
+    pub const fn writable(&self) -> bool {
+        self.writable
+    }
+
+    /// Where the bytes are.
+    pub const fn place(&self) -> &Place {
+        &self.place
+    }
+
+    /// The memory file behind the bytes, which a process on the same host could map.
+    pub(crate) fn file(&self) -> Option<BorrowedFd<'_>> {
+        self.file.as_ref().map(AsFd::as_fd)
+    }
+
+    /// A part of it; `None` when the range lies outside.
+    pub(crate) fn span(self: &Arc<Self>, range: Range<usize>) -> Option<Span> {
+        (range.start <= range.end && range.end <= self.len).then(|| Span {
+            backing: Arc::clone(self),
+            range,
+        })
+    }
+}
+
+const SEALS: SealFlags = SealFlags::SHRINK
+    .union(SealFlags::GROW)
+    .union(SealFlags::SEAL);
+
+/// A part of a backing that bytes are moved into or out of. Its bytes may change at any time.
+#[derive(Clone, Debug)]
+pub(crate) struct Span {
+    backing: Arc<Backing>,
+    range: Range<usize>,
+}
+
+impl Span {
+    pub(crate) fn len(&self) -> usize {
+        self.range.len()
+    }
+
+    fn pointer(&self) -> *mut u8 {
+        // SAFETY: the range was checked to lie inside the backing when the span was made.
+        unsafe { self.backing.as_ptr().add(self.range.start) }
+    }
+
+    /// What is left from `skip` bytes on.
+    pub(crate) fn skip(&self, skip: usize) -> Self {
+        let start = self.range.end.min(self.range.start.saturating_add(skip));
+        Self {
+            backing: Arc::clone(&self.backing),
+            range: start..self.range.end,
+        }
+    }
+
+    /// Receives from a socket straight into this part.
+    pub(crate) fn receive(&self, socket: BorrowedFd<'_>) -> io::Result<usize> {
+        if !self.backing.writable {
+            return Err(io::Error::from(io::ErrorKind::PermissionDenied));
+        }
+        // SAFETY: the kernel writes only inside this part, which lives as long as the span.
+        let got = unsafe {
+            libc::recv(
+                socket.as_raw_fd(),
+                self.pointer().cast(),
+                self.len(),
+                libc::MSG_DONTWAIT,
+            )
+        };
+        usize::try_from(got).map_err(|_| io::Error::last_os_error())
+    }
+
+    /// Sends this part to a socket by a copy.
+    pub(crate) fn send(&self, socket: BorrowedFd<'_>) -> io::Result<usize> {
+        // SAFETY: the kernel only reads inside this part, which lives as long as the span.
+        let sent = unsafe {
+            libc::send(
+                socket.as_raw_fd(),
+                self.pointer().cast(),
+                self.len(),
+                libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL,
+            )
+        };
+        usize::try_from(sent).map_err(|_| io::Error::last_os_error())
+    }
+
+    /// Hands this part's pages to a socket without copying them; `None` when they are not those of
+    /// a memory file. The bytes must not change before the other end has them.
+    pub(crate) fn send_pages(&self, socket: BorrowedFd<'_>) -> Option<io::Result<usize>> {
+        let file = self.backing.file()?;
+        let mut offset = self.range.start as u64;
+        Some(
+            rustix::fs::sendfile(socket, file, Some(&mut offset), self.len())
+                .map_err(io::Error::from),
+        )
+    }
+
+    /// Copies this part into another of the same length, which may overlap it.
+    pub(crate) fn copy_to(&self, to: &Self) -> io::Result<()> {
+        if !to.backing.writable || to.len() != self.len() {
+            return Err(io::Error::from(io::ErrorKind::PermissionDenied));
+        }
+        // SAFETY: both parts lie inside mappings that live as long as their spans, the target is
+        // mapped writable, and `copy` allows them to overlap. No references to the bytes exist.
+        unsafe { std::ptr::copy(self.pointer(), to.pointer(), self.len()) };
+        Ok(())
+    }
+
+    /// Copies bytes into this part; returns how many fitted.
+    pub(crate) fn put(&self, bytes: &[u8]) -> usize {
+        if !self.backing.writable {
+            return 0;
+        }
+        let len = bytes.len().min(self.len());
+        // SAFETY: `len` bytes lie inside this part and inside the slice, which cannot overlap: no
+        // references to registered memory exist.
+        unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), self.pointer(), len) };
+        len
+    }
+
+    /// Copies bytes out of this part; returns how many there were.
+    pub(crate) fn get(&self, out: &mut [u8]) -> usize {
+        let len = out.len().min(self.len());
+        // SAFETY: as in `put`.
+        unsafe { std::ptr::copy_nonoverlapping(self.pointer(), out.as_mut_ptr(), len) };
+        len
+    }
+}
+
+/// Memory with one owner that can be registered with a [`Fabric`](super::Fabric).
+pub struct Buffer {
+    backing: Arc<Backing>,
+}
+
+impl fmt::Debug for Buffer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Buffer({} bytes, {})", self.len(), self.place())
+    }
+}
+
+impl Buffer {
+    /// Zeroed host memory that a process on the same host can map, on a NUMA node if asked.
+    ///
+    /// # Errors
+    /// When the kernel gives none.
+    pub fn zeroed(len: usize, numa: Option<NumaNode>) -> Result<Self, MemoryError> {
+        Backing::shared(len, numa).map(|backing| Self {
+            backing: Arc::new(backing),
+        })
+    }
+
+    /// A copy of `bytes`.
+    ///
+    /// # Errors
+    /// When the kernel gives no memory.
+    pub fn copy_of(bytes: &[u8]) -> Result<Self, MemoryError> {
+        let mut buffer = Self::zeroed(bytes.len(), None)?;
+        if let Some(slice) = buffer.as_mut_slice() {
+            slice.copy_from_slice(bytes);
+        }
+        Ok(buffer)
+    }
+
+    /// What the storage half loaded, without a copy; peers can only read it.
+    ///
+    /// `None` when the bytes are not plain host memory: a mapping of a file that could be cut, or
+    /// a device's memory.
+    pub fn loaded(region: crate::Region) -> Option<Self> {
+        let bytes = region.as_slice()?;
+        let (base, len) = (NonNull::from(bytes).cast::<u8>(), bytes.len());
+        let place = region.place();
+        Some(Self {
+            backing: Arc::new(Backing {
+                base,
+                len,
+                owner: Owner::Other(Arc::new(region)),
+                file: None,
+                writable: false,
+                place,
+            }),
+        })
+    }
+
+    /// Memory that someone else manages, such as another library's tensor.
+    ///
+    /// # Safety
+    /// `base` must be the start of `len` initialised bytes in place `place` that stay valid until
+    /// `keeper` is dropped. While the buffer or a region made of it exists, nobody else may hold
+    /// references to the bytes (raw copies are fine); nobody else may write to them through
+    /// anything but raw pointers or other processes; when `writable`, the fabric may write too.
+    pub unsafe fn foreign(
+        base: NonNull<u8>,
+        len: usize,
+        writable: bool,
+        place: Place,
+        keeper: Keeper,
+    ) -> Self {
+        Self {
+            backing: Arc::new(Backing {
+                base,
+                len,
+                owner: Owner::Other(keeper),
+                file: None,
+                writable,
+                place,
+            }),
+        }
+    }
+
+    /// Hands the backing over for registration.
+    pub(crate) fn into_backing(self) -> Arc<Backing> {
+        self.backing
+    }
+
+    /// A buffer again, when nobody else holds the backing any more.
+    pub(crate) fn from_backing(backing: Arc<Backing>) -> Result<Self, Arc<Backing>> {
+        match Arc::try_unwrap(backing) {
+            Ok(backing) => Ok(Self {
+                backing: Arc::new(backing),
+            }),
+            Err(shared) => Err(shared),
+        }
+    }
+
+    /// How many bytes there are.
+    pub fn len(&self) -> usize {
+        self.backing.len
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Where the bytes are.
+    pub fn place(&self) -> &Place {
+        &self.backing.place
+    }
+
+    /// The bytes; empty when they are not host memory.
+    pub fn as_slice(&self) -> &[u8] {
+        if !matches!(self.backing.place, Place::Host(_)) {
+            return &[];
+        }
+        // SAFETY: the bytes are initialised host memory, and this buffer is the backing's only
+        // user: nothing is registered, so no peer, NIC or thread writes to it.
+        unsafe { std::slice::from_raw_parts(self.backing.as_ptr(), self.len()) }
+    }
+
+    /// The bytes for writing; `None` when they are not host memory or may only be read.
+    pub fn as_mut_slice(&mut self) -> Option<&mut [u8]> {
+        let host = matches!(self.backing.place, Place::Host(_));
+        // SAFETY: as in `as_slice`, and `&mut self` makes this the only reference.
+        (host && self.backing.writable)
+            .then(|| unsafe { std::slice::from_raw_parts_mut(self.backing.as_ptr(), self.len()) })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_buffer_is_zero_and_sealed_so_that_nobody_who_maps_it_gets_a_signal() {
+        let mut buffer = Buffer::zeroed(10_000, None).expect("memory");
+        assert!(buffer.as_slice().iter().all(|byte| *byte == 0));
+        buffer.as_mut_slice().expect("writable")[9_999] = 7;
+        let file = buffer.backing.file().expect("a memory file");
+        assert!(rustix::fs::ftruncate(file, 1).is_err(), "sealed");
+        let copy = rustix::io::dup(file).expect("dup");
+        let mapped = Arc::new(Backing::map(copy, 10_000, false).expect("mapped"));
+        let mut out = [0; 2];
+        assert_eq!(mapped.span(9_998..10_000).expect("inside").get(&mut out), 2);
+        assert_eq!(out, [0, 7]);
+        assert_eq!(mapped.span(0..1).expect("inside").put(&[1]), 0, "read only");
+        assert!(mapped.span(9_999..10_001).is_none());
+    }
+
+    #[test]
+    fn a_memory_file_that_is_too_short_or_could_be_cut_is_not_mapped() {
+        let unsealed =
+            rustix::fs::memfd_create("t", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)
+                .expect("a memory file");
+        rustix::fs::ftruncate(&unsealed, 8192).expect("sized");
+        let copy = rustix::io::dup(&unsealed).expect("dup");
+        assert!(Backing::map(copy, 4096, true).is_err(), "could be cut");
+        rustix::fs::fcntl_add_seals(&unsealed, SealFlags::SHRINK).expect("sealed");
+        let copy = rustix::io::dup(&unsealed).expect("dup");
+        assert!(Backing::map(copy, 8193, true).is_err(), "too short");
+        assert!(Backing::map(unsealed, 8192, true).is_ok());
+    }
+
+    #[test]
+    fn loaded_memory_is_registered_without_a_copy_and_cannot_be_written() {
+        let region = crate::Region::zeroed(4096, None).expect("memory");
+        let address = region.as_ptr();
+        let mut buffer = Buffer::loaded(region).expect("plain memory");
+        assert_eq!(buffer.as_slice().as_ptr(), address);
+        assert!(buffer.as_mut_slice().is_none());
+    }
+}

@@ -1,0 +1,279 @@
+//! The seam between the engine and the ways of moving bytes: `shm`, `tcp`, `verbs` and, in tests,
+//! a simulated one.
+//!
+//! A [`Provider`] is one NIC of one engine path. It registers memory, and it makes one [`Link`] for
+//! each peer by an exchange of two short messages over the authenticated control connection
+//! ([`Endpoint`]). The engine above cuts transfers into [`Op`]s, posts them to the links that have
+//! room, and learns of their ends through [`Events`]. Deadlines, retries on other rails,
+//! cancellation and accounts are the engine's; a link only moves bytes and says what became of
+//! each op.
+//!
+//! The rules for a link:
+//!
+//! 1. An op it accepted ends exactly once: with [`Posted::Done`], with [`Events::completed`], or
+//!    with [`Release::Now`] when it is cancelled. [`Events::down`] ends all of a link's ops at once.
+//! 2. It touches an op's memory only while inside both of the op's gates, one bounded step at a
+//!    time (a device that cannot ask is stopped by [`Link::close`] before a gate is taken as shut).
+//! 3. It never calls [`Events`] from within [`Link::post`], [`Link::cancel`] or [`Link::close`].
+//! 4. No call blocks for longer than one step.
+
+use std::any::Any;
+use std::fmt;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use crowfly_route::hop::Class;
+use crowfly_route::obstacle::Obstacle;
+use crowfly_route::receipt::{CpuSeconds, Path};
+
+use super::descriptor::RegionDescriptor;
+use super::error::FabricError;
+use super::gate::Gate;
+use super::memory::Backing;
+use super::region::{Access, RegionCore};
+
+/// The longest message by which two endpoints find each other.
+pub const MAX_ENDPOINT: usize = 4096;
+
+/// Which end of a connection this process is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Role {
+    /// It asked for the connection.
+    Dialer,
+    /// It was asked.
+    Acceptor,
+}
+
+/// One NIC of one engine path.
+pub trait Provider: Send + Sync {
+    /// The engine path.
+    fn path(&self) -> Path;
+
+    /// What the path amounts to for memory in host RAM.
+    fn class(&self) -> Class;
+
+    /// The NIC's name: `mlx5_0:1`, `eth0`; for `shm` there is one, `shm`.
+    fn nic(&self) -> &str;
+
+    /// The rate the NIC negotiated, in bytes per second, when it says.
+    fn line_rate(&self) -> Option<f64> {
+        None
+    }
+
+    /// Registers memory for real; it is undone when the answer's `keep` is dropped.
+    ///
+    /// # Errors
+    /// Why the NIC cannot reach this memory, as a real attempt showed it.
+    fn register(
+        &self,
+        memory: &Arc<Backing>,
+        access: Access,
+    ) -> Result<Registration, Vec<Obstacle>>;
+
+    /// The local half of a new link.
+    ///
+    /// # Errors
+    /// When the NIC cannot make one, with the obstacle to show in receipts.
+    fn endpoint(&self, role: Role) -> Result<Box<dyn Endpoint>, Obstacle>;
+}
+
+/// Memory registered with a NIC.
+#[derive(Clone)]
+pub struct Registration {
+    /// The first byte as the NIC counts.
+    pub address: u64,
+    /// What a peer must present, [`MAX_NIC_KEY`](super::MAX_NIC_KEY) bytes at most.
+    pub key: Vec<u8>,
+    /// The provider's own handle (a memory region, its local key); dropping the last one undoes
+    /// the registration.
+    pub keep: Arc<dyn Any + Send + Sync>,
+    /// What makes the registration worse than it could be, if anything.
+    pub obstacles: Vec<Obstacle>,
+}
+
+impl fmt::Debug for Registration {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Registration({:#x})", self.address)
+    }
+}
+
+/// The local half of a link that is being made.
+pub trait Endpoint: Send {
+    /// What the other half needs to know, [`MAX_ENDPOINT`] bytes at most.
+    fn hello(&self) -> Vec<u8>;
+
+    /// Joins the other half; called at both ends at about the same time.
+    ///
+    /// # Errors
+    /// When the halves do not find each other before the deadline, with the reason.
+    fn join(
+        self: Box<Self>,
+        theirs: &[u8],
+        rail: RailId,
+        events: Arc<dyn Events>,
+        deadline: Instant,
+    ) -> Result<Arc<dyn Link>, FabricError>;
+}
+
+/// The number of a rail of one peer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct RailId(pub u32);
+
+/// The number of an op, never used twice on one peer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct OpId(pub u64);
+
+/// The number of a transfer, never used twice on one peer; a receiver counts each number's
+/// immediate value once, however often it arrives.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct FlightId(pub u64);
+
+/// A value that arrives with, and not before, the bytes of the write it belongs to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Imm(pub u32);
+
+/// What an op does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Verb {
+    /// From the local memory into the remote.
+    Write,
+    /// From the remote memory into the local.
+    Read,
+}
+
+/// A run of bytes of an op.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Segment {
+    /// Where it starts in the local region.
+    pub local: u64,
+    /// Where it starts in the remote region.
+    pub remote: u64,
+    /// Its length.
+    pub len: u32,
+}
+
+/// The local memory of an op.
+#[derive(Clone, Debug)]
+pub struct Local {
+    /// The region, which the op keeps alive.
+    pub region: Arc<RegionCore>,
+    /// Shut when the transfer was cancelled or failed.
+    pub flight: Arc<Gate>,
+}
+
+/// One piece of a transfer, for one link.
+#[derive(Clone, Debug)]
+pub struct Op {
+    /// Its number.
+    pub id: OpId,
+    /// What it does.
+    pub verb: Verb,
+    /// The local memory; `None` when no bytes move.
+    pub local: Option<Local>,
+    /// The remote region; `None` when no bytes move.
+    pub remote: Option<Arc<RegionDescriptor>>,
+    /// The runs of bytes; inside both regions.
+    pub segments: Vec<Segment>,
+    /// What the receiver is told once the bytes are there, and the transfer it belongs to.
+    pub imm: Option<(Imm, FlightId)>,
+}
+
+impl Op {
+    /// Bytes it moves.
+    pub fn bytes(&self) -> u64 {
+        self.segments.iter().map(|run| u64::from(run.len)).sum()
+    }
+}
+
+/// What a link can take.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Limits {
+    /// The most bytes of one op.
+    pub op_bytes: u32,
+    /// The most segments of one op.
+    pub segments: usize,
+    /// The most ops in flight.
+    pub ops: usize,
+    /// The most bytes in flight.
+    pub bytes: u64,
+    /// Whether a repeated immediate value can be told from a new one. Where it cannot, an op with
+    /// one is not tried again on another rail after its own failed.
+    pub imm_once: bool,
+}
+
+/// An op was accepted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Posted {
+    /// Its end will be told.
+    InFlight,
+    /// It is done already.
+    Done,
+}
+
+/// An op was not accepted.
+#[derive(Debug)]
+pub enum Refusal {
+    /// There is no room now; there will be when another op ends.
+    Full(Op),
+    /// It can never work.
+    Failed(OpError),
+}
+
+/// What cancelling an op came to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Release {
+    /// The link has let go of its memory and will say nothing more about it.
+    Now,
+    /// Its end will still be told.
+    Later,
+}
+
+/// Why an op failed.
+#[derive(Clone, Debug)]
+pub enum OpError {
+    /// The rail failed: another one may still do it.
+    Rail(String),
+    /// The op itself cannot work: the error for the caller.
+    Op(FabricError),
+}
+
+/// A connection to one peer by one NIC.
+pub trait Link: Send + Sync {
+    /// What it can take.
+    fn limits(&self) -> Limits;
+
+    /// Starts an op.
+    ///
+    /// # Errors
+    /// When it was not accepted.
+    fn post(&self, op: Op) -> Result<Posted, Refusal>;
+
+    /// Ends an op early.
+    fn cancel(&self, op: OpId) -> Release;
+
+    /// CPU time spent on this link so far by threads of the provider.
+    fn cpu(&self) -> CpuSeconds;
+
+    /// Ends the link: when this returns it touches no memory any more.
+    fn close(&self);
+
+    /// Bytes received and sent as the NIC's own counters have it, where there are such counters.
+    fn port_counters(&self) -> Option<(u64, u64)> {
+        None
+    }
+}
+
+/// What links tell the engine.
+pub trait Events: Send + Sync {
+    /// An op ended.
+    fn completed(&self, rail: RailId, op: OpId, result: Result<(), OpError>);
+
+    /// A peer's write with an immediate value has landed here.
+    fn arrived(&self, imm: Imm, flight: Option<FlightId>);
+
+    /// The link broke; all its ops have failed with it.
+    fn down(&self, rail: RailId, why: String);
+}
+
+/// How long to wait for something when nobody says.
+pub const DEFAULT_DEADLINE: Duration = Duration::from_secs(30);

@@ -1,0 +1,278 @@
+//! Registered memory: what peers can reach, and what transfers move bytes out of and into.
+
+use std::fmt;
+use std::ops::Range;
+use std::sync::{Arc, Weak};
+
+use crowfly_route::obstacle::Obstacle;
+use crowfly_route::place::Place;
+use crowfly_route::receipt::Path;
+
+use super::descriptor::{RegionDescriptor, check};
+use super::error::FabricError;
+use super::gate::Gate;
+use super::memory::{Backing, Buffer, Span};
+use super::provider::Registration;
+
+/// What peers may do with a region. Its own process can always use it, as far as its memory allows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Access {
+    read: bool,
+    write: bool,
+}
+
+impl Access {
+    /// Nothing: the region is only a source or destination of this process's own transfers.
+    pub const LOCAL: Self = Self {
+        read: false,
+        write: false,
+    };
+    /// Peers may read.
+    pub const READ: Self = Self {
+        read: true,
+        write: false,
+    };
+    /// Peers may write.
+    pub const WRITE: Self = Self {
+        read: false,
+        write: true,
+    };
+    /// Peers may read and write.
+    pub const READ_WRITE: Self = Self {
+        read: true,
+        write: true,
+    };
+
+    /// Whether peers may read.
+    pub const fn allows_read(self) -> bool {
+        self.read
+    }
+
+    /// Whether peers may write.
+    pub const fn allows_write(self) -> bool {
+        self.write
+    }
+
+    pub(crate) const fn to_bits(self) -> u8 {
+        self.read as u8 | (self.write as u8) << 1
+    }
+
+    pub(crate) const fn from_bits(bits: u8) -> Option<Self> {
+        match bits {
+            0..=3 => Some(Self {
+                read: bits & 1 != 0,
+                write: bits & 2 != 0,
+            }),
+            _ => None,
+        }
+    }
+}
+
+/// Where a region was registered, and where that was refused.
+#[derive(Debug, Default)]
+pub(crate) struct Registrations {
+    pub done: Vec<Registered>,
+    /// Path, NIC, and what its probe met.
+    pub refused: Vec<(Path, String, Vec<Obstacle>)>,
+}
+
+/// A region's registration with one NIC.
+#[derive(Debug)]
+pub(crate) struct Registered {
+    pub path: Path,
+    pub nic: String,
+    pub registration: Registration,
+}
+
+/// What a region, its slices and the links that move its bytes share.
+pub struct RegionCore {
+    pub(crate) descriptor: RegionDescriptor,
+    pub(crate) backing: Arc<Backing>,
+    pub(crate) gate: Gate,
+    pub(crate) registrations: Registrations,
+}
+
+impl fmt::Debug for RegionCore {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.descriptor.fmt(f)
+    }
+}
+
+impl RegionCore {
+    /// The memory itself.
+    pub const fn backing(&self) -> &Arc<Backing> {
+        &self.backing
+    }
+
+    /// What the named NIC of a path gave for this memory.
+    pub fn registration(&self, path: Path, nic: &str) -> Option<&Registration> {
+        let mut done = self.registrations.done.iter();
+        done.find(|known| known.path == path && known.nic == nic)
+            .map(|known| &known.registration)
+    }
+
+    /// What stood in the way of registering with the named NIC.
+    pub fn refusal(&self, path: Path, nic: &str) -> Option<&[Obstacle]> {
+        let mut refused = self.registrations.refused.iter();
+        refused
+            .find(|(at, name, _)| *at == path && name == nic)
+            .map(|(_, _, obstacles)| obstacles.as_slice())
+    }
+
+    pub(crate) fn span(&self, range: Range<usize>) -> Option<Span> {
+        self.backing.span(range)
+    }
+}
+
+/// What a region tells the fabric when it ends.
+pub(crate) trait Registrar: Send + Sync {
+    /// Withdraws the region from all peers; those that mapped it have let go when this returns.
+    fn withdraw(&self, region: &Arc<RegionCore>) -> Result<(), FabricError>;
+}
+
+/// Registered memory. Peers and NICs may touch its bytes at any time, so they can only be copied
+/// in and out; to get slices again, [`Region::deregister`] it.
+///
+/// Dropping a region withdraws it from all peers; the memory lives on until the last transfer that
+/// uses it has let go.
+pub struct Region {
+    core: Arc<RegionCore>,
+    registrar: Weak<dyn Registrar>,
+    withdrawn: bool,
+}
+
+impl fmt::Debug for Region {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Debug::fmt(&self.core, f)
+    }
+}
+
+impl Region {
+    pub(crate) const fn new(core: Arc<RegionCore>, registrar: Weak<dyn Registrar>) -> Self {
+        Self {
+            core,
+            registrar,
+            withdrawn: false,
+        }
+    }
+
+    /// What peers need to know to reach it.
+    pub fn descriptor(&self) -> &RegionDescriptor {
+        &self.core.descriptor
+    }
+
+    /// Bytes of the region.
+    pub fn len(&self) -> usize {
+        self.core.backing.len()
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Where the bytes are.
+    pub fn place(&self) -> &Place {
+        self.core.backing.place()
+    }
+
+    /// Why each NIC that refused to register this memory did so.
+    pub fn obstacles(&self) -> Vec<Obstacle> {
+        let refused = self.core.registrations.refused.iter();
+        refused
+            .flat_map(|(_, _, obstacles)| obstacles.iter().cloned())
+            .collect()
+    }
+
+    /// A part of the region, in bytes from its start, as the local end of a transfer.
+    ///
+    /// # Errors
+    /// [`FabricError::OutOfBounds`].
+    pub fn slice(&self, range: Range<usize>) -> Result<LocalSlice, FabricError> {
+        check(&(range.start as u64..range.end as u64), self.len() as u64)?;
+        Ok(LocalSlice {
+            region: Arc::clone(&self.core),
+            range,
+        })
+    }
+
+    /// The whole region as the local end of a transfer.
+    pub fn whole(&self) -> LocalSlice {
+        LocalSlice {
+            region: Arc::clone(&self.core),
+            range: 0..self.len(),
+        }
+    }
+
+    /// Copies bytes out, from `offset` on; returns how many there were. What a peer writes at the
+    /// same time may be seen in part.
+    pub fn read_at(&self, offset: usize, out: &mut [u8]) -> usize {
+        let span = self.core.span(offset.min(self.len())..self.len());
+        span.map_or(0, |span| span.get(out))
+    }
+
+    /// Copies bytes in, from `offset` on; returns how many fitted, none when the memory can only
+    /// be read.
+    pub fn write_at(&self, offset: usize, bytes: &[u8]) -> usize {
+        let span = self.core.span(offset.min(self.len())..self.len());
+        span.map_or(0, |span| span.put(bytes))
+    }
+
+    /// Takes the memory back: no peer and no transfer can touch it any more.
+    ///
+    /// # Errors
+    /// [`FabricError::StillInUse`] when a slice or a transfer still holds it, and
+    /// [`FabricError::StillMapped`] when a peer on this host did not let go of it in time. The
+    /// region is withdrawn all the same, and its memory is freed when the last user lets go.
+    pub fn deregister(mut self) -> Result<Buffer, FabricError> {
+        self.withdraw()?;
+        let core = Arc::clone(&self.core);
+        drop(self);
+        let busy = FabricError::StillInUse {
+            by: "held by a slice or a transfer",
+        };
+        let core = Arc::try_unwrap(core).map_err(|_| busy.clone())?;
+        let RegionCore {
+            backing,
+            registrations,
+            ..
+        } = core;
+        drop(registrations);
+        Buffer::from_backing(backing).map_err(|_| busy)
+    }
+
+    fn withdraw(&mut self) -> Result<(), FabricError> {
+        if std::mem::replace(&mut self.withdrawn, true) {
+            return Ok(());
+        }
+        self.core.gate.close();
+        let registrar = self.registrar.upgrade();
+        registrar.map_or(Ok(()), |registrar| registrar.withdraw(&self.core))
+    }
+}
+
+impl Drop for Region {
+    fn drop(&mut self) {
+        // A peer that holds on keeps only memory that nobody else uses.
+        let _ = self.withdraw();
+    }
+}
+
+/// The local end of a transfer: a part of a region. It keeps the memory alive.
+#[derive(Clone, Debug)]
+pub struct LocalSlice {
+    pub(crate) region: Arc<RegionCore>,
+    pub(crate) range: Range<usize>,
+}
+
+impl LocalSlice {
+    /// Bytes of the part.
+    pub fn len(&self) -> usize {
+        self.range.len()
+    }
+
+    /// Whether it has none.
+    pub fn is_empty(&self) -> bool {
+        self.range.is_empty()
+    }
+}
