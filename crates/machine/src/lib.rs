@@ -9,7 +9,9 @@ pub mod huge_pages;
 pub mod numa;
 pub mod residency;
 mod root;
+
 pub mod usage;
+pub mod verbs;
 
 pub use capture::{MAX_CAPTURE_BYTES, Options, TRUNCATED, capture};
 pub use root::{MAX_ENTRIES, Root, RootError};
