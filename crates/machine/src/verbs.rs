@@ -12,10 +12,13 @@ mod abi;
 mod completion;
 mod device;
 mod error;
+#[cfg(any(test, feature = "fakes"))]
+pub mod fake;
 mod functions;
 mod gid;
 mod memory;
 mod pair;
+mod registration;
 
 pub use completion::{Completion, CompletionQueue, Done, Failed, Kind, Status};
 pub use device::{Context, Limits, LinkLayer, Mtu, Port, Verbs};
@@ -25,4 +28,8 @@ pub use gid::{GidFilter, GidKind, PortGid, ranked, towards};
 pub use memory::{Access, DmaBufSupport, Keys, MemoryRegion, Pinned, ProtectionDomain, Slice};
 pub use pair::{
     Batch, Init, PSN_MASK, Patience, QueuePair, Ready, Receives, Remote, Reset, Route, Rung, Sizes,
+};
+pub use registration::{
+    ExportError, Exporter, Flush, GpuFacts, Mapping, Registered, Way, register_device,
+    register_host,
 };

@@ -205,6 +205,21 @@ codes! {
     PeerDmaRefused = "peer-dma-refused",
     /// The network port is not active.
     PortDown = "port-down",
+    // --- RDMA memory registration
+    /// libibverbs is not installed, or too old to have the function that is needed.
+    NoVerbsLibrary = "no-verbs-library",
+    /// The RDMA device, its driver or the kernel cannot register dma-bufs.
+    NicWithoutDmaBuf = "nic-without-dma-buf",
+    /// The GPU's driver did not export the memory as a dma-buf.
+    DmaBufExportRefused = "dma-buf-export-refused",
+    /// The RDMA device refused to register the memory when it was asked to.
+    RegistrationRefused = "registration-refused",
+    /// The process may not register memory with the RDMA device.
+    RegistrationDenied = "registration-denied",
+    /// The RDMA device or the kernel has no room for another registration of this size.
+    RegistrationExhausted = "registration-exhausted",
+    /// The GPU's memory is exported without the PCIe mapping that data-direct NICs are fastest with.
+    NoPcieMapping = "no-pcie-mapping",
     // --- the kernel and PCIe
     /// The kernel was built without PCI_P2PDMA.
     KernelWithoutP2pdma = "kernel-without-p2pdma",

@@ -5,7 +5,7 @@ use std::fmt;
 use std::ops::Range;
 use std::os::fd::{AsRawFd, BorrowedFd};
 use std::ptr::NonNull;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use super::abi;
 use super::completion::CompletionQueue;
@@ -84,6 +84,7 @@ impl Access {
 /// The domain that regions and queue pairs share.
 pub struct ProtectionDomain {
     raw: NonNull<abi::Pd>,
+    relaxed: OnceLock<Result<(), String>>,
     context: Arc<Context>,
 }
 
@@ -112,8 +113,38 @@ impl ProtectionDomain {
         let raw = context.created(raw, || "ibv_alloc_pd".into())?;
         Ok(Arc::new(Self {
             raw,
+            relaxed: OnceLock::new(),
             context: Arc::clone(context),
         }))
+    }
+
+    /// Whether the device takes relaxed ordering, found out once by registering a page with it; if
+    /// not, why.
+    ///
+    /// # Errors
+    /// What the attempt met.
+    pub fn relaxed_ordering(self: &Arc<Self>) -> Result<(), &str> {
+        let found = self.relaxed.get_or_init(|| {
+            let access = Access::ALL.relaxed(true);
+            let page = Page::new();
+            // SAFETY: the page outlives the region, which nobody but the device knows of.
+            match unsafe { self.register_raw(page.address(), page.len(), access) } {
+                Ok(raw) => {
+                    // SAFETY: the region was just made and nobody knows of it.
+                    let rc = unsafe { (self.context.functions().dereg_mr)(raw.as_ptr()) };
+                    if rc != 0 {
+                        // The device may still write into it.
+                        std::mem::forget(page);
+                    }
+                    Ok(())
+                }
+                Err(error) => Err(error.to_string()),
+            }
+        });
+        match found {
+            Ok(()) => Ok(()),
+            Err(why) => Err(why),
+        }
     }
 
     /// The device.
@@ -149,23 +180,8 @@ impl ProtectionDomain {
         memory: Arc<dyn Pinned>,
         access: Access,
     ) -> Result<Arc<MemoryRegion>, VerbsError> {
-        let (address, len) = (memory.address(), memory.len());
-        let functions = self.context.functions();
-        let pointer = address as *mut std::ffi::c_void;
-        // As the C header does: optional flags need the newer function, whose kernel interface
-        // lets a driver ignore those it does not know.
-        let raw = if access.relaxed_ordering {
-            let register = functions.reg_mr_iova2()?;
-            // SAFETY: the domain is open, and the memory stays mapped until the region is gone.
-            unsafe { register(self.raw(), pointer, len, address, access.flags()) }
-        } else {
-            let flags = c_int::try_from(access.flags()).unwrap_or(0);
-            // SAFETY: as above.
-            unsafe { (functions.reg_mr)(self.raw(), pointer, len, flags) }
-        };
-        let raw = self
-            .context
-            .created(raw, || format!("ibv_reg_mr of {len} bytes at {address:#x}"))?;
+        // SAFETY: `Pinned` promises it as long as `memory` lives, which the region holds.
+        let raw = unsafe { self.register_raw(memory.address(), memory.len(), access) }?;
         Ok(MemoryRegion::new(self, raw, memory, access))
     }
 
@@ -184,6 +200,31 @@ impl ProtectionDomain {
         let (address, len) = (memory.address(), memory.len());
         let raw = self.dma_buf(offset, len, address, dma_buf.as_raw_fd(), access)?;
         Ok(MemoryRegion::new(self, raw, memory, access))
+    }
+
+    /// # Safety
+    /// The range must stay mapped, and nobody may hold references into it, until the region is gone.
+    unsafe fn register_raw(
+        &self,
+        address: u64,
+        len: usize,
+        access: Access,
+    ) -> Result<NonNull<abi::Mr>, VerbsError> {
+        let functions = self.context.functions();
+        let pointer = address as *mut std::ffi::c_void;
+        // As the C header does: optional flags need the newer function, whose kernel interface
+        // lets a driver ignore those it does not know.
+        let raw = if access.relaxed_ordering {
+            let register = functions.reg_mr_iova2()?;
+            // SAFETY: the domain is open, and the caller vouches for the range.
+            unsafe { register(self.raw(), pointer, len, address, access.flags()) }
+        } else {
+            let flags = c_int::try_from(access.flags()).unwrap_or(0);
+            // SAFETY: as above.
+            unsafe { (functions.reg_mr)(self.raw(), pointer, len, flags) }
+        };
+        self.context
+            .created(raw, || format!("ibv_reg_mr of {len} bytes at {address:#x}"))
     }
 
     fn dma_buf(
@@ -228,7 +269,27 @@ impl ProtectionDomain {
     }
 }
 
-/// How many bytes the dma-buf probe pretends to register: a page.
+/// A page of host memory to try a registration with.
+struct Page(Box<PageBytes>);
+
+#[repr(align(4096))]
+struct PageBytes(#[expect(dead_code, reason = "only its address is used")] [u8; PROBE_BYTES]);
+
+impl Page {
+    fn new() -> Self {
+        Self(Box::new(PageBytes([0; PROBE_BYTES])))
+    }
+
+    fn address(&self) -> u64 {
+        std::ptr::from_ref::<PageBytes>(&self.0) as u64
+    }
+
+    const fn len(&self) -> usize {
+        PROBE_BYTES
+    }
+}
+
+/// How many bytes the probes register, or pretend to.
 const PROBE_BYTES: usize = 4096;
 
 /// Whether a device registers dma-bufs.
