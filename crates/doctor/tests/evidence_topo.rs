@@ -267,3 +267,59 @@ GPU[1]\t\t: (Topology) Numa Node: -1
     assert_eq!(links[1].cells, [Some(RocmLink::Pcie), None]);
     assert_eq!(numa[1].value, (1, -1));
 }
+
+#[test]
+fn given_amd_smi_tables_then_functions_count_as_gpus_in_their_order() {
+    let artefacts = artefacts(
+        "\
+ACCESS TABLE:
+             0000:05:00.0 0000:26:00.0
+0000:05:00.0 ENABLED      ENABLED
+0000:26:00.0 ENABLED      DISABLED
+
+WEIGHT TABLE:
+             0000:05:00.0 0000:26:00.0
+0000:05:00.0 0            15
+0000:26:00.0 15           0
+
+LINK TYPE TABLE:
+             0000:05:00.0 0000:26:00.0
+0000:05:00.0 SELF         XGMI
+0000:26:00.0 PCIE         SELF
+
+NUMA BW TABLE:
+             0000:05:00.0 0000:26:00.0
+0000:05:00.0 N/A          50000-50000
+0000:26:00.0 50000-50000  N/A
+",
+    );
+    let [Artefact::RocmTopology(found)] = artefacts.as_slice() else {
+        panic!("{artefacts:?}")
+    };
+    assert_eq!(found.weights[1].cells, [Some(15), None]);
+    assert_eq!(found.hops, []);
+    assert_eq!(found.links[0].cells, [None, Some(RocmLink::Xgmi)]);
+    assert_eq!(
+        (found.links[1].gpu, found.links[1].cells.as_slice()),
+        (1, &[Some(RocmLink::Pcie), None][..])
+    );
+}
+
+#[test]
+fn given_a_matrix_as_a_markdown_table_then_it_reads_the_same() {
+    let artefacts = artefacts(
+        "| | GPU0 | GPU1 | NIC0 |\n|---|---|---|---|\n| GPU0 | X | PHB | NODE |\n| GPU1 | PHB | X | PIX |\n| NIC0 | NODE | PIX | X |\n",
+    );
+    let [Artefact::TopoMatrix(found)] = artefacts.as_slice() else {
+        panic!("{artefacts:?}")
+    };
+    assert!(!found.clipped);
+    assert_eq!(
+        found.rows[1].cells,
+        [
+            Some(TopoLink::Phb),
+            Some(TopoLink::Same),
+            Some(TopoLink::Pix)
+        ]
+    );
+}

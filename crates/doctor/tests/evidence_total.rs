@@ -4,7 +4,7 @@
 mod samples;
 
 use crowfly_doctor::evidence::intake::MAX_SECTIONS;
-use crowfly_doctor::evidence::{Document, Format, Intake, read};
+use crowfly_doctor::evidence::{Artefact, Document, Format, Intake, Section, read};
 use proptest::prelude::*;
 use samples::SAMPLES;
 
@@ -98,14 +98,74 @@ fn given_every_way_to_paste_then_each_format_is_still_recognised() {
         ("trailing space", |l| format!("{l}   ")),
         ("colour", |l| format!("\x1b[32m{l}\x1b[0m")),
         ("kubectl", |l| format!("[pod/a-0/main] {l}")),
+        ("pdsh", |l| format!("gpu-a01: {l}")),
     ];
     for (format, text) in SAMPLES {
         for (way, decorate) in ways {
-            // Nobody gets a snapshot or another document through a launcher's tags.
+            // A snapshot is a file; nobody prints it on many machines at once.
+            if (*format, *way) == (Format::Snapshot, "pdsh") {
+                continue;
+            }
             let pasted: String = text.lines().map(|l| decorate(l) + "\n").collect();
             assert_eq!(formats(&pasted), [*format], "{format}, {way}:\n{pasted}");
         }
     }
+}
+
+#[test]
+fn given_utf_16_of_either_order_then_each_format_is_read_as_in_utf_8() {
+    for (format, text) in SAMPLES {
+        let units = || {
+            text.replace('\n', "\r\n")
+                .encode_utf16()
+                .collect::<Vec<_>>()
+        };
+        let little: Vec<u8> = units().into_iter().flat_map(u16::to_le_bytes).collect();
+        let big: Vec<u8> = units().into_iter().flat_map(u16::to_be_bytes).collect();
+        for bytes in [
+            [&b"\xff\xfe"[..], &little].concat(),
+            [&b"\xfe\xff"[..], &big].concat(),
+            little,
+        ] {
+            let document = check(&bytes);
+            let found: Vec<_> = document.sections.iter().map(|s| s.format).collect();
+            assert_eq!(found, [*format], "{format}");
+        }
+    }
+}
+
+/// The words of the RDMA devices of each section, with the source that they are quoted from.
+fn devices_by_source(text: &str) -> Vec<String> {
+    let document = check(text.as_bytes());
+    let of = |section: &Section| match &section.artefact {
+        Artefact::RdmaDevices(list) => list
+            .devices
+            .iter()
+            .map(|d| format!("{}: {}", d.cite.source, d.name))
+            .collect(),
+        _ => Vec::new(),
+    };
+    document.sections.iter().flat_map(of).collect()
+}
+
+#[test]
+fn given_several_machines_in_one_text_then_each_is_read_apart() {
+    let pdsh = "b1: CA 'mlx5_0'\nb2: CA 'mlx5_0'\nb2: \tPort 1:\nb1: \tPort 1:\nb1: \t\tState: Active\nb2: \t\tState: Down\n";
+    let dshbak = "----------------\nb1\n----------------\nCA 'mlx5_0'\n\tPort 1:\n----------------\nb2\n----------------\nCA 'mlx5_0'\n\tPort 1:\n";
+    let ansible = "b1 | CHANGED | rc=0 >>\nCA 'mlx5_0'\n\tPort 1:\nb2 | SUCCESS | rc=0 >>\nCA 'mlx5_0'\n\tPort 1:\n";
+    for text in [pdsh, dshbak, ansible] {
+        assert_eq!(
+            devices_by_source(text),
+            ["x (b1): mlx5_0", "x (b2): mlx5_0"],
+            "{text}"
+        );
+    }
+    let files =
+        "==> b1/ibstat <==\nCA 'mlx5_0'\n\tPort 1:\n\n==> b2/ibstat <==\nCA 'mlx5_0'\n\tPort 1:\n";
+    assert_eq!(
+        devices_by_source(files),
+        ["x (b1/ibstat): mlx5_0", "x (b2/ibstat): mlx5_0"]
+    );
 }
 
 #[test]
@@ -127,7 +187,6 @@ fn given_bytes_that_are_no_text_then_their_kind_is_said() {
     let kind = |bytes: &[u8]| read("x", bytes).unread.binary;
     assert_eq!(kind(b"BZh91AY&SY"), Some("bzip2 archive"));
     assert_eq!(kind(b"\x1f\x8b\x08\0"), Some("gzip archive"));
-    assert_eq!(kind(b"\xff\xfeN\0C\0"), Some("UTF-16 text"));
     assert_eq!(kind(b"abc\0def"), Some("binary file"));
     assert_eq!(kind("\u{feff}NCCL version 2.7.8\n".as_bytes()), None);
     assert_eq!(kind(b""), None);

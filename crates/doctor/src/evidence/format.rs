@@ -14,7 +14,7 @@ pub enum Format {
     TopoMatrix,
     /// `nvidia-smi topo -p2p`.
     P2pMatrix,
-    /// `rocm-smi --showtopo`.
+    /// `rocm-smi --showtopo` or `amd-smi topology`.
     RocmTopology,
     /// A topology that NCCL or RCCL dumped or was given, `NCCL_TOPO_DUMP_FILE`.
     NcclTopology,
@@ -125,7 +125,11 @@ impl Format {
                 "GPU peer-to-peer matrix",
                 "nvidia-smi topo -p2p r",
             ),
-            Self::RocmTopology => ("rocm-topology", "ROCm GPU topology", "rocm-smi --showtopo"),
+            Self::RocmTopology => (
+                "rocm-topology",
+                "ROCm GPU topology",
+                "rocm-smi --showtopo   # or: amd-smi topology",
+            ),
             Self::NcclTopology => (
                 "nccl-topology",
                 "NCCL topology XML",

@@ -2,15 +2,22 @@
 //!
 //! Several artefacts can be open at once, because output interleaves. Each line goes to the open
 //! readers, the last successful one first; a line that none takes may open a new one. A markdown
-//! fence closes them all.
+//! fence closes them all. Where the text names the machine that wrote each line, each machine's lines
+//! are read apart.
+
+mod desk;
+mod wide;
+mod writers;
 
 use std::borrow::Cow;
 
-use super::cite::{Cite, LineNumber, SourceName};
+use self::desk::Desk;
+use self::wide::Wide;
+use self::writers::{Headings, MAX_WRITERS};
+use super::cite::{LineNumber, SourceName};
 use super::line::{Line, plain, undecorated};
-use super::reader::{Reader, Verdict};
 use super::recognise;
-use super::{Document, Section, Unread};
+use super::{Document, Unread};
 
 /// Longest line read; the rest of a longer one is skipped.
 pub const MAX_LINE_BYTES: usize = 8 << 20;
@@ -21,7 +28,7 @@ pub const MAX_SECTIONS: usize = 256;
 /// Unread lines that are quoted.
 pub const MAX_UNREAD_QUOTES: usize = 8;
 /// Bytes looked at to tell text from other things.
-const SNIFF_BYTES: usize = 512;
+const SNIFF_BYTES: usize = 2 << 10;
 
 /// Reads one source whole.
 pub fn read(source: impl Into<SourceName>, bytes: &[u8]) -> Document {
@@ -35,31 +42,59 @@ pub struct Intake {
     source: SourceName,
     /// The first bytes, until there are enough of them to tell what they are.
     head: Option<Vec<u8>>,
+    /// The bytes are UTF-16.
+    wide: Option<Wide>,
+    /// The bytes are not text, but this.
+    binary: Option<&'static str>,
     /// A line whose end has not arrived.
     carry: Vec<u8>,
     /// The line was longer than [`MAX_LINE_BYTES`] and has been read; what remains of it is skipped.
     skipping: bool,
     lines: u64,
+    /// Every line begins with the name of the machine that wrote it.
+    named: bool,
+    headings: Headings,
+    /// Who wrote the lines; the first is the source itself.
+    writers: Vec<Writer>,
+    /// Whose lines these are.
+    writer: usize,
+}
+
+/// One machine's lines.
+struct Writer {
+    /// Its name in the text; empty for the source itself.
+    name: String,
+    source: SourceName,
     desk: Desk,
 }
 
 impl Intake {
     /// An intake for the source of this name.
     pub fn new(source: impl Into<SourceName>) -> Self {
+        let source = source.into();
         Self {
-            source: source.into(),
+            writers: vec![Writer {
+                name: String::new(),
+                source: source.clone(),
+                desk: Desk::default(),
+            }],
+            source,
             head: Some(Vec::new()),
+            wide: None,
+            binary: None,
             carry: Vec::new(),
             skipping: false,
             lines: 0,
-            desk: Desk::default(),
+            named: false,
+            headings: Headings::default(),
+            writer: 0,
         }
     }
 
     /// Takes the next bytes, cut anywhere.
     pub fn feed(&mut self, bytes: &[u8]) {
         let Some(head) = &mut self.head else {
-            return self.lines_of(bytes);
+            return self.text(bytes);
         };
         // The first bytes wait until there are enough of them to tell what they are.
         let wanted = SNIFF_BYTES.saturating_sub(head.len()).min(bytes.len());
@@ -67,19 +102,43 @@ impl Intake {
         head.extend_from_slice(front);
         if head.len() >= SNIFF_BYTES {
             self.begin();
-            self.lines_of(rest);
+            self.text(rest);
         }
     }
 
     fn begin(&mut self) {
         let head = self.head.take().unwrap_or_default();
-        let text = head.strip_prefix(b"\xef\xbb\xbf").unwrap_or(&head);
-        self.desk.unread.binary = binary_kind(text);
+        if let Some((mut wide, mark)) = Wide::of(&head) {
+            let text = wide.decode(head.get(mark..).unwrap_or_default());
+            self.wide = Some(wide);
+            self.begin_with(text.as_bytes());
+        } else {
+            self.begin_with(head.strip_prefix(b"\xef\xbb\xbf").unwrap_or(&head));
+        }
+    }
+
+    fn begin_with(&mut self, text: &[u8]) {
+        self.binary = binary_kind(text);
+        let begins = |line: &str| {
+            let (text, task) = undecorated(line);
+            recognise::begins(&Line::new(&self.source, LineNumber(1), text, task, true))
+        };
+        self.named = writers::are_named(&String::from_utf8_lossy(text), begins);
         self.lines_of(text);
     }
 
+    fn text(&mut self, bytes: &[u8]) {
+        match &mut self.wide {
+            None => self.lines_of(bytes),
+            Some(wide) => {
+                let text = wide.decode(bytes);
+                self.lines_of(text.as_bytes());
+            }
+        }
+    }
+
     fn lines_of(&mut self, bytes: &[u8]) {
-        if self.desk.unread.binary.is_some() {
+        if self.binary.is_some() {
             return;
         }
         let mut rest = bytes;
@@ -132,10 +191,48 @@ impl Intake {
                 continue;
             }
             let cleaned = plain(part.trim_end());
-            let (text, task) = undecorated(&cleaned);
-            let line = Line::new(&self.source, number, text, task, whole || !last);
-            self.desk.take(&line);
+            let (mut text, mut task) = undecorated(&cleaned);
+            // Before decorations go: a heading can look like one.
+            if let Some(name) = self.headings.announced(&cleaned) {
+                self.turn_to(&name);
+                continue;
+            }
+            if self.named
+                && let Some((name, rest)) = writers::split(text)
+            {
+                self.turn_to(name);
+                let (inner, inner_task) = undecorated(rest);
+                (text, task) = (inner, inner_task.or(task));
+            }
+            if let Some(writer) = self.writers.get_mut(self.writer) {
+                let line = Line::new(&writer.source, number, text, task, whole || !last);
+                writer.desk.take(&line);
+            }
         }
+    }
+
+    /// Turns to a writer by name; one too many counts as the source itself.
+    fn turn_to(&mut self, name: &str) {
+        if self
+            .writers
+            .get(self.writer)
+            .is_some_and(|w| w.name == name)
+        {
+            return;
+        }
+        let known = self.writers.iter().position(|w| w.name == name);
+        self.writer = match known {
+            Some(at) => at,
+            None if self.writers.len() <= MAX_WRITERS => {
+                self.writers.push(Writer {
+                    name: name.to_owned(),
+                    source: SourceName::new(format!("{} ({name})", self.source)),
+                    desk: Desk::default(),
+                });
+                self.writers.len() - 1
+            }
+            None => 0,
+        };
     }
 
     /// The end of the source.
@@ -147,163 +244,28 @@ impl Intake {
             let last = std::mem::take(&mut self.carry);
             self.line(&last, false);
         }
-        self.desk.close_all();
-        let mut sections = self.desk.sections;
+        let mut sections = Vec::new();
+        let mut unread = Unread {
+            binary: self.binary,
+            ..Unread::default()
+        };
+        for mut writer in self.writers {
+            writer.desk.close_all();
+            sections.extend(writer.desk.sections);
+            unread.lines += writer.desk.unread.lines;
+            unread.first.extend(writer.desk.unread.first);
+        }
         sections.sort_by_key(|s| (s.first, s.last));
+        sections.truncate(MAX_SECTIONS);
+        unread.first.sort_by_key(|cite| cite.line);
+        unread.first.truncate(MAX_UNREAD_QUOTES);
         Document {
             source: self.source,
             sections,
-            unread: self.desk.unread,
+            unread,
             lines: self.lines,
         }
     }
-}
-
-struct Open {
-    reader: Box<dyn Reader>,
-    first: Cite,
-    last: LineNumber,
-    lines: u64,
-}
-
-/// What the open readers did with a line.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Fate {
-    /// None took it.
-    Free,
-    /// One took it and leaves it to others as well.
-    Shared,
-    /// One took it.
-    Taken,
-}
-
-#[derive(Default)]
-struct Desk {
-    /// The last successful reader comes first.
-    open: Vec<Open>,
-    sections: Vec<Section>,
-    unread: Unread,
-    /// A line with nothing but `{`, in case the next one shows what it begins.
-    lone_brace: bool,
-}
-
-impl Desk {
-    fn take(&mut self, line: &Line<'_>) {
-        let trimmed = line.trimmed();
-        if trimmed.is_empty() {
-            return;
-        }
-        if is_fence(trimmed) {
-            self.close_all();
-            return;
-        }
-        let fate = self.offer(line);
-        if fate == Fate::Taken {
-            return;
-        }
-        let lone_brace = std::mem::replace(&mut self.lone_brace, trimmed == "{");
-        let mut begun = fate == Fate::Shared;
-        recognise::open(line, lone_brace, |reader, verdict| {
-            // What belongs to an open artefact begins another only if that one shares it as well.
-            if fate == Fate::Free || verdict == Verdict::Shared {
-                begun = true;
-                self.begin(reader, verdict, line);
-            }
-        });
-        // Rules and elisions (`===`, `...`) are nothing to read.
-        if !begun && trimmed.chars().any(char::is_alphanumeric) {
-            self.leave_unread(1, || line.cite());
-        }
-    }
-
-    /// Offers a line to the open readers.
-    fn offer(&mut self, line: &Line<'_>) -> Fate {
-        let mut fate = Fate::Free;
-        let mut at = 0;
-        while let Some(open) = self.open.get_mut(at) {
-            let verdict = open.reader.offer(line);
-            if matches!(verdict, Verdict::Taken | Verdict::Shared | Verdict::Last) {
-                open.last = line.number;
-                open.lines += 1;
-            }
-            match verdict {
-                Verdict::Refused => at += 1,
-                Verdict::Shared => {
-                    fate = Fate::Shared;
-                    at += 1;
-                }
-                Verdict::Taken => {
-                    self.open[..=at].rotate_right(1);
-                    return Fate::Taken;
-                }
-                Verdict::Last => {
-                    let done = self.open.remove(at);
-                    self.close(done);
-                    return Fate::Taken;
-                }
-                Verdict::Restart => {
-                    let done = self.open.remove(at);
-                    self.close(done);
-                    return Fate::Free;
-                }
-            }
-        }
-        fate
-    }
-
-    fn begin(&mut self, reader: Box<dyn Reader>, verdict: Verdict, line: &Line<'_>) {
-        let open = Open {
-            reader,
-            first: line.cite(),
-            last: line.number,
-            lines: 1,
-        };
-        if verdict == Verdict::Last {
-            self.close(open);
-            return;
-        }
-        if self.open.len() >= MAX_OPEN
-            && let Some(idle) = self.open.pop()
-        {
-            self.close(idle);
-        }
-        self.open.insert(0, open);
-    }
-
-    fn close_all(&mut self) {
-        for open in std::mem::take(&mut self.open) {
-            self.close(open);
-        }
-    }
-
-    fn close(&mut self, open: Open) {
-        match open.reader.finish() {
-            Some((format, artefact)) if self.sections.len() < MAX_SECTIONS => {
-                self.sections.push(Section {
-                    format,
-                    first: open.first.line,
-                    last: open.last,
-                    artefact,
-                })
-            }
-            _ => self.leave_unread(open.lines, || open.first),
-        }
-    }
-
-    fn leave_unread(&mut self, lines: u64, cite: impl FnOnce() -> Cite) {
-        self.unread.lines += lines;
-        if self.unread.first.len() < MAX_UNREAD_QUOTES {
-            self.unread.first.push(cite());
-        }
-    }
-}
-
-/// A markdown fence, with or without a language after it. Inline code and Python's `~~~^^` are not.
-fn is_fence(trimmed: &str) -> bool {
-    trimmed == "~~~"
-        || trimmed
-            .strip_prefix("```")
-            .is_some_and(|rest| !rest.contains('`'))
 }
 
 /// What bytes are, when they are not text.
@@ -321,9 +283,6 @@ fn binary_kind(head: &[u8]) -> Option<&'static str> {
     let known = MAGIC.iter().find(|(magic, _)| head.starts_with(magic));
     match known {
         Some((_, kind)) => Some(kind),
-        None if head.starts_with(b"\xff\xfe") || head.starts_with(b"\xfe\xff") => {
-            Some("UTF-16 text")
-        }
         None if memchr::memchr(0, head).is_some() => Some("binary file"),
         None => None,
     }

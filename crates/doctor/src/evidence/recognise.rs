@@ -61,6 +61,7 @@ const TELLERS: &[Teller] = &[
             "ROCm System Management",
             "between two GPUs",
             "(Topology) Numa",
+            " TABLE:",
         ],
         begin: begin::<RocmReader>,
     },
@@ -269,6 +270,15 @@ static OWNERS: LazyLock<Vec<usize>> = LazyLock::new(|| {
     let each = |(at, teller): (usize, &Teller)| std::iter::repeat_n(at, teller.words.len());
     TELLERS.iter().enumerate().flat_map(each).collect()
 });
+
+/// Whether a line can be the first one of some artefact, and belongs to that one alone.
+pub(super) fn begins(line: &Line<'_>) -> bool {
+    let mut begun = false;
+    open(line, false, |_, verdict| {
+        begun |= verdict != Verdict::Shared
+    });
+    begun
+}
 
 /// Begins an artefact with a line, if it can be the first line of one; several, if it is shared.
 pub(super) fn open(

@@ -1,4 +1,4 @@
-//! `rocm-smi --showtopo`.
+//! `rocm-smi --showtopo` and `amd-smi topology`.
 
 mod reader;
 
@@ -25,7 +25,7 @@ pub struct RocmTopology {
 /// One row of a table.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct RocmRow<T> {
-    /// GPU of the row.
+    /// GPU of the row; `amd-smi` names GPUs by their PCI functions, counted here in its order.
     pub gpu: u32,
     /// Cells, by GPU number; `None` on the diagonal and where a cell could not be read.
     pub cells: Vec<Option<T>>,

@@ -1,4 +1,6 @@
-//! The reader of `rocm-smi --showtopo`.
+//! The reader of `rocm-smi --showtopo` and of `amd-smi topology`.
+
+use crowfly_route::units::PciAddress;
 
 use super::{RocmLink, RocmRow, RocmTopology};
 use crate::evidence::line::Line;
@@ -15,11 +17,15 @@ enum Table {
     Weight,
     Hops,
     Link,
+    /// One of those that say nothing of the way data goes.
+    Other,
 }
 
 #[derive(Default)]
 pub(crate) struct RocmReader {
     found: RocmTopology,
+    /// The functions that `amd-smi` names GPUs by, in its order.
+    functions: Vec<PciAddress>,
     table: Table,
     begun: bool,
 }
@@ -30,9 +36,12 @@ impl Reader for RocmReader {
         match title {
             "ROCm System Management Interface" if self.begun => return Verdict::Restart,
             "ROCm System Management Interface" => self.table = Table::None,
-            "Weight between two GPUs" => self.table = Table::Weight,
-            "Hops between two GPUs" => self.table = Table::Hops,
-            "Link Type between two GPUs" => self.table = Table::Link,
+            "Weight between two GPUs" | "WEIGHT TABLE:" => self.table = Table::Weight,
+            "Hops between two GPUs" | "HOPS TABLE:" => self.table = Table::Hops,
+            "Link Type between two GPUs" | "LINK TYPE TABLE:" => self.table = Table::Link,
+            "ACCESS TABLE:" if self.begun => return Verdict::Restart,
+            "ACCESS TABLE:" | "NUMA BW TABLE:" => self.table = Table::Other,
+            _ if self.begun && title.ends_with(" TABLE:") => self.table = Table::Other,
             "Numa Nodes" if self.begun => self.table = Table::None,
             "End of ROCm SMI Log" if self.begun => return Verdict::Last,
             _ if self.numa(line) || self.row(line) => {}
@@ -75,19 +84,38 @@ impl RocmReader {
         true
     }
 
+    /// The place of a function among those of the heading.
+    fn counted(&self, function: &str) -> Option<u32> {
+        let function: PciAddress = function.parse().ok()?;
+        let at = self.functions.iter().position(|f| *f == function)?;
+        u32::try_from(at).ok()
+    }
+
     fn row(&mut self, line: &Line<'_>) -> bool {
         let mut words = line.trimmed().split_whitespace();
-        let Some(gpu) = words.next().and_then(gpu) else {
+        let Some(first) = words.next() else {
             return false;
         };
         let cells: Vec<&str> = words.take(MAX_GPUS).collect();
-        if cells.iter().all(|cell| self::gpu(cell).is_some()) {
+        if cells.iter().all(|cell| self::gpu(cell).is_some()) && self::gpu(first).is_some() {
             // The heading of a table.
             return self.begun;
         }
+        let heading: Option<Vec<PciAddress>> = std::iter::once(&first)
+            .chain(&cells)
+            .map(|cell| cell.parse().ok())
+            .collect();
+        if let (Some(functions), true) = (heading, self.begun) {
+            self.functions = functions;
+            return true;
+        }
+        let Some(gpu) = self::gpu(first).or_else(|| self.counted(first)) else {
+            return false;
+        };
         let number = |at: usize, cell: &str| cell.parse().ok().filter(|_| at != gpu as usize);
         match self.table {
             Table::None => return false,
+            Table::Other => {}
             Table::Weight => push(&mut self.found.weights, gpu, &cells, line, number),
             Table::Hops => push(&mut self.found.hops, gpu, &cells, line, number),
             Table::Link => push(

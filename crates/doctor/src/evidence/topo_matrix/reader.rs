@@ -28,26 +28,14 @@ pub(crate) struct MatrixReader {
 
 impl Reader for MatrixReader {
     fn offer(&mut self, line: &Line<'_>) -> Verdict {
-        if let Some(capability) = p2p_command(line.text) {
-            if self.begun() {
-                return Verdict::Restart;
-            }
-            self.capability = capability;
-            return Verdict::Taken;
+        match markdown_cells(line.trimmed()) {
+            Some(cells) => self.read(&Line {
+                text: &cells,
+                full: &cells,
+                ..*line
+            }),
+            None => self.read(line),
         }
-        if let Some((columns, affinity_columns)) = header(line.text) {
-            if self.begun() {
-                return Verdict::Restart;
-            }
-            self.columns = columns;
-            self.affinity_columns = affinity_columns;
-            self.header = Some(line.cite());
-            return Verdict::Taken;
-        }
-        if self.row(line) || (self.begun() && (self.name(line) || is_legend(line.trimmed()))) {
-            return Verdict::Taken;
-        }
-        Verdict::Refused
     }
 
     fn finish(mut self: Box<Self>) -> Option<(Format, Artefact)> {
@@ -88,6 +76,29 @@ impl Reader for MatrixReader {
 }
 
 impl MatrixReader {
+    fn read(&mut self, line: &Line<'_>) -> Verdict {
+        if let Some(capability) = p2p_command(line.text) {
+            if self.begun() {
+                return Verdict::Restart;
+            }
+            self.capability = capability;
+            return Verdict::Taken;
+        }
+        if let Some((columns, affinity_columns)) = header(line.text) {
+            if self.begun() {
+                return Verdict::Restart;
+            }
+            self.columns = columns;
+            self.affinity_columns = affinity_columns;
+            self.header = Some(line.cite());
+            return Verdict::Taken;
+        }
+        if self.row(line) || (self.begun() && (self.name(line) || is_legend(line.trimmed()))) {
+            return Verdict::Taken;
+        }
+        Verdict::Refused
+    }
+
     fn begun(&self) -> bool {
         self.header.is_some() || !self.rows.is_empty() || !self.p2p.is_empty()
     }
@@ -316,6 +327,13 @@ fn p2p_command(text: &str) -> Option<Option<char>> {
             .next()
             .filter(char::is_ascii_lowercase),
     )
+}
+
+/// The cells of a row of a markdown table, parted by tabs.
+fn markdown_cells(text: &str) -> Option<String> {
+    let inside = text.strip_prefix('|')?.trim_end().strip_suffix('|')?;
+    let cells: Vec<&str> = inside.split('|').map(str::trim).collect();
+    Some(cells.join("\t"))
 }
 
 fn is_legend(text: &str) -> bool {
