@@ -32,16 +32,19 @@ pub enum Provenance {
     Catalogue(String),
     /// Nobody knows better; why this value.
     Assumed(String),
+    /// Worked out from other numbers; by which model or formula.
+    Computed(String),
 }
 
 impl Provenance {
-    /// One word for tables: `measured`, `link rate`, `catalogue`, `assumed`.
+    /// One word for tables: `measured`, `link rate`, `catalogue`, `assumed`, `computed`.
     pub const fn word(&self) -> &'static str {
         match self {
             Self::Measured(_) => "measured",
             Self::LinkRate(_) => "link rate",
             Self::Catalogue(_) => "catalogue",
             Self::Assumed(_) => "assumed",
+            Self::Computed(_) => "computed",
         }
     }
 
@@ -51,7 +54,8 @@ impl Provenance {
             Self::Measured(detail)
             | Self::LinkRate(detail)
             | Self::Catalogue(detail)
-            | Self::Assumed(detail) => detail,
+            | Self::Assumed(detail)
+            | Self::Computed(detail) => detail,
         }
     }
 }

@@ -476,6 +476,7 @@ fn same_kind(provenance: &Provenance, detail: String) -> Provenance {
         Provenance::LinkRate(_) => Provenance::LinkRate(detail),
         Provenance::Catalogue(_) => Provenance::Catalogue(detail),
         Provenance::Assumed(_) => Provenance::Assumed(detail),
+        Provenance::Computed(_) => Provenance::Computed(detail),
     }
 }
 

@@ -1,0 +1,404 @@
+//! The fabric's bill of materials: switches, cables, ports left, power and cost.
+//!
+//! Rail-optimised: NIC `r` of every server of a scalable unit goes to the same leaf. Two tiers of
+//! radix k hold k²/2 endpoints, three tiers k³/4.
+
+use serde::Serialize;
+
+use crate::catalog::{Catalog, Used};
+use crate::cluster::Cluster;
+use crate::error::PlanError;
+use crate::figure::{Figure, Unit};
+use crowfly_route::hop::Provenance;
+
+/// Four years, over which fabrics are written off.
+pub const FOUR_YEARS_HOURS: f64 = 35_064.0;
+/// The smallest radix that makes a fabric.
+const LEAST_RADIX: u32 = 4;
+/// The largest radix.
+const MOST_RADIX: u32 = 4096;
+
+/// How many switches there are, tier by tier, and what joins them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct Switches {
+    /// 1, 2 or 3.
+    pub tiers: u32,
+    /// Ports of a switch.
+    pub radix: u32,
+    /// Ports of a leaf that go down.
+    pub down: u32,
+    /// Ports of a leaf that go up; 0 with one tier.
+    pub up: u32,
+    /// Leaf switches.
+    pub leaf: u32,
+    /// Spine switches.
+    pub spine: u32,
+    /// Core switches.
+    pub core: u32,
+}
+
+impl Switches {
+    /// For `servers` with `nics` each, on switches of `radix` ports, with `oversubscription` ports
+    /// down per port up at the leaf. `tiers` of `None` takes as few as do.
+    ///
+    /// # Errors
+    /// A number is out of range, or three tiers do not hold the endpoints, or the tiers asked for
+    /// do not.
+    pub fn of(
+        servers: u32,
+        nics: u32,
+        radix: u32,
+        oversubscription: f64,
+        tiers: Option<u32>,
+    ) -> Result<Self, PlanError> {
+        PlanError::between(
+            "switch ports",
+            radix.into(),
+            LEAST_RADIX.into(),
+            MOST_RADIX.into(),
+        )?;
+        PlanError::count("servers", servers.into(), crate::cluster::MAX_SERVERS)?;
+        PlanError::count(
+            "NICs per server",
+            nics.into(),
+            crate::cluster::MAX_PER_SERVER,
+        )?;
+        let most = f64::from(radix - 1);
+        PlanError::between("oversubscription", oversubscription, 1.0, most)?;
+        if let Some(tiers) = tiers {
+            PlanError::count("tiers", tiers.into(), 3)?;
+        }
+        let fit = [Self::one, Self::two, Self::three]
+            .into_iter()
+            .zip(1..)
+            .filter(|(_, count)| tiers.is_none_or(|tiers| tiers == *count))
+            .find_map(|(build, _)| build(servers, nics, radix, oversubscription));
+        fit.ok_or_else(|| {
+            let endpoints = u64::from(servers) * u64::from(nics);
+            let asked = tiers.map_or("three tiers".to_owned(), |tiers| format!("{tiers} tiers"));
+            PlanError::Impossible {
+                what: format!("{asked} of {radix}-port switches do not join {endpoints} endpoints"),
+                hint: "take switches with more ports, more tiers, or accept oversubscription"
+                    .into(),
+            }
+        })
+    }
+
+    fn one(servers: u32, nics: u32, radix: u32, _: f64) -> Option<Self> {
+        let endpoints = servers.checked_mul(nics)?;
+        (endpoints <= radix).then_some(Self {
+            tiers: 1,
+            radix,
+            down: radix,
+            up: 0,
+            leaf: 1,
+            spine: 0,
+            core: 0,
+        })
+    }
+
+    fn leaves(servers: u32, nics: u32, radix: u32, oversubscription: f64) -> Option<Self> {
+        let share = oversubscription / (1.0 + oversubscription);
+        let down = (f64::from(radix) * share) as u32;
+        let up = (f64::from(down) / oversubscription).ceil() as u32;
+        Some(Self {
+            tiers: 2,
+            radix,
+            down,
+            up,
+            // One leaf per rail and scalable unit of `down` servers.
+            leaf: servers.div_ceil(down).checked_mul(nics)?,
+            spine: 0,
+            core: 0,
+        })
+    }
+
+    fn two(servers: u32, nics: u32, radix: u32, oversubscription: f64) -> Option<Self> {
+        let leaves = Self::leaves(servers, nics, radix, oversubscription)?;
+        if leaves.leaf > radix {
+            return None;
+        }
+        // Every leaf reaches every spine over equally many links.
+        let least = leaves.leaf.checked_mul(leaves.up)?.div_ceil(radix);
+        let even = |spine: &u32| leaves.up.is_multiple_of(*spine);
+        let spine = (least..=leaves.up).find(even)?;
+        Some(Self { spine, ..leaves })
+    }
+
+    fn three(servers: u32, nics: u32, radix: u32, oversubscription: f64) -> Option<Self> {
+        let leaves = Self::leaves(servers, nics, radix, oversubscription)?;
+        let most = u64::from(radix) * u64::from(radix) / 2;
+        if u64::from(leaves.leaf) > most {
+            return None;
+        }
+        let half = radix / 2;
+        let spine = leaves.leaf.checked_mul(leaves.up)?.div_ceil(half);
+        let core = spine.checked_mul(half)?.div_ceil(radix);
+        Some(Self {
+            tiers: 3,
+            spine,
+            core,
+            ..leaves
+        })
+    }
+
+    /// All switches.
+    pub const fn total(&self) -> u32 {
+        self.leaf + self.spine + self.core
+    }
+
+    /// Cables from leaf to spine.
+    pub const fn leaf_spine_cables(&self) -> u64 {
+        if self.tiers > 1 {
+            self.leaf as u64 * self.up as u64
+        } else {
+            0
+        }
+    }
+
+    /// Cables from spine to core.
+    pub const fn spine_core_cables(&self) -> u64 {
+        if self.tiers > 2 {
+            self.spine as u64 * (self.radix / 2) as u64
+        } else {
+            0
+        }
+    }
+}
+
+/// What to buy, and what it costs.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct BillOfMaterials {
+    /// The switch.
+    pub switch: String,
+    /// How many, and how they are joined.
+    pub switches: Switches,
+    /// NICs.
+    pub endpoints: u64,
+    /// Cables from server to leaf.
+    pub server_cables: u64,
+    /// Cables from leaf to spine.
+    pub leaf_spine_cables: u64,
+    /// Cables from spine to core.
+    pub spine_core_cables: u64,
+    /// Leaf ports down that stay free.
+    pub ports_left: u64,
+    /// Power of switches and optics.
+    pub power: Figure,
+    /// Price of the switches.
+    pub switch_cost: Figure,
+    /// Price of cables and optics.
+    pub cable_cost: Figure,
+    /// Both per GPU, NICs apart.
+    pub cost_per_gpu: Figure,
+    /// The same per hour over four years.
+    pub cost_per_gpu_hour: Figure,
+    /// Entries of the catalogue that this rests on.
+    pub used: Vec<Used>,
+}
+
+/// The switch of a fabric where nobody says which.
+pub const DEFAULT_SWITCH: &str = "quantum-2-qm9700";
+
+impl BillOfMaterials {
+    /// The fabric of a cluster on one of the catalogue's switches.
+    ///
+    /// # Errors
+    /// The switch is unknown, its ports are slower than the NICs, or [`Switches::of`] refuses.
+    pub fn of(
+        catalog: &Catalog,
+        cluster: &Cluster,
+        switch: &str,
+        tiers: Option<u32>,
+    ) -> Result<Self, PlanError> {
+        let entry = catalog.switches.get(switch)?;
+        let server = &cluster.server;
+        let nic_gbps = server.nic_rate.rate.0 * 8.0 / 1e9;
+        let radix = radix(&entry.facts, nic_gbps).ok_or_else(|| PlanError::Impossible {
+            what: format!(
+                "a NIC of {nic_gbps} Gb/s is faster than a port of {switch}, {} Gb/s",
+                entry.facts.port_gbps
+            ),
+            hint: "choose a switch with faster ports (--switch)".into(),
+        })?;
+        let switches = Switches::of(
+            cluster.servers,
+            server.nics,
+            radix,
+            cluster.oversubscription,
+            tiers,
+        )?;
+        let endpoints = u64::from(cluster.servers) * u64::from(server.nics);
+        let cables = endpoints + switches.leaf_spine_cables() + switches.spine_core_cables();
+        let price = |id: &str| catalog.prices.get(id);
+        let (unit, cable, watts, optic) = (
+            price("switch-64x400")?,
+            price("cable-with-optics-400")?,
+            price("switch-power")?,
+            price("optic-power-400")?,
+        );
+        let total = f64::from(switches.total());
+        // Prices are of 64 ports of 400 Gb/s; others are taken in proportion to what they carry.
+        let capacity =
+            f64::from(radix) * nic_gbps.max(port_rate(&entry.facts, radix)) / (64.0 * 400.0);
+        let speed = (nic_gbps / 400.0).max(f64::MIN_POSITIVE);
+        let scaled = |what: &str, factor: f64| {
+            if (factor - 1.0).abs() < 1e-9 {
+                Provenance::Catalogue(what.to_owned())
+            } else {
+                Provenance::Assumed(format!("{what}, in proportion to the rate"))
+            }
+        };
+        let switch_cost = total * unit.facts.usd.unwrap_or(0.0) * capacity;
+        let cable_cost = cables as f64 * cable.facts.usd.unwrap_or(0.0) * speed;
+        let power = total * watts.facts.watts.unwrap_or(0.0) * capacity
+            + 2.0 * cables as f64 * optic.facts.watts.unwrap_or(0.0) * speed;
+        let per_gpu = (switch_cost + cable_cost) / cluster.gpus() as f64;
+        let mut used = vec![
+            entry.used(),
+            unit.used(),
+            cable.used(),
+            watts.used(),
+            optic.used(),
+        ];
+        used.extend(server.used.iter().cloned());
+        Ok(Self {
+            switch: entry.id.clone(),
+            switches,
+            endpoints,
+            server_cables: endpoints,
+            leaf_spine_cables: switches.leaf_spine_cables(),
+            spine_core_cables: switches.spine_core_cables(),
+            ports_left: u64::from(switches.leaf) * u64::from(switches.down) - endpoints,
+            power: Figure::new(power, Unit::Watts, scaled(&watts.cite(), capacity)),
+            switch_cost: Figure::new(switch_cost, Unit::Dollars, scaled(&unit.cite(), capacity)),
+            cable_cost: Figure::new(cable_cost, Unit::Dollars, scaled(&cable.cite(), speed)),
+            cost_per_gpu: Figure::computed(
+                per_gpu,
+                Unit::Dollars,
+                "(switches + cables) / GPUs, without NICs",
+            ),
+            cost_per_gpu_hour: Figure::computed(
+                per_gpu / FOUR_YEARS_HOURS,
+                Unit::DollarsPerHour,
+                "cost per GPU / 35,064 h",
+            ),
+            used,
+        })
+    }
+}
+
+/// Ports of a switch when cut to the rate of the NICs; `None` where no cut is fast enough.
+fn radix(switch: &crate::catalog::Switch, nic_gbps: f64) -> Option<u32> {
+    let otherwise = switch.alt_ports.zip(switch.alt_gbps);
+    let cuts = [Some((switch.ports, switch.port_gbps)), otherwise];
+    let whole = cuts
+        .into_iter()
+        .flatten()
+        .filter(|(_, gbps)| *gbps >= nic_gbps)
+        .map(|(ports, _)| ports)
+        .max()?;
+    // An 800 Gb/s port breaks out into two of 400.
+    let halves = switch.port_gbps >= 2.0 * nic_gbps && whole == switch.ports;
+    Some(if halves { 2 * switch.ports } else { whole })
+}
+
+fn port_rate(switch: &crate::catalog::Switch, radix: u32) -> f64 {
+    f64::from(switch.ports) * switch.port_gbps / f64::from(radix)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cluster::{Overrides, ServerSpec};
+
+    fn switches(servers: u32) -> Switches {
+        Switches::of(servers, 8, 64, 1.0, None).expect("possible")
+    }
+
+    #[test]
+    fn the_counts_of_published_fabrics_come_out() {
+        let catalog = Catalog::built_in();
+        let mut compared = 0;
+        for entry in catalog.fabrics.iter() {
+            let fabric = &entry.facts;
+            for (column, nodes) in fabric.nodes.iter().enumerate() {
+                let ours = switches(*nodes);
+                assert_eq!(ours.leaf, fabric.leaf[column], "{} {nodes}", entry.id);
+                assert_eq!(ours.spine, fabric.spine[column], "{} {nodes}", entry.id);
+                let core = fabric.core.get(column).copied().unwrap_or(0);
+                assert_eq!(ours.core, core, "{} {nodes}", entry.id);
+                compared += 1;
+            }
+        }
+        assert_eq!(compared, 6);
+        assert_eq!(switches(512).total(), 320);
+        assert_eq!(switches(127).leaf_spine_cables(), 1024);
+    }
+
+    #[test]
+    fn two_tiers_hold_half_the_square_and_three_a_quarter_of_the_cube() {
+        let tiers = |servers| switches(servers).tiers;
+        assert_eq!((tiers(8), tiers(9), tiers(256), tiers(257)), (1, 2, 2, 3));
+        assert_eq!(tiers(8192), 3);
+        let refused = Switches::of(8193, 8, 64, 1.0, None).expect_err("too many");
+        assert_eq!(refused.code(), "plan-impossible");
+        let two = Switches::of(16_384, 8, 512, 1.0, None).expect("fits");
+        assert_eq!((two.tiers, two.leaf), (2, 512));
+    }
+
+    #[test]
+    fn given_more_ports_down_than_up_there_are_fewer_of_everything() {
+        let narrow = Switches::of(128, 8, 64, 2.0, None).expect("possible");
+        assert_eq!((narrow.down, narrow.up, narrow.leaf), (42, 21, 32));
+        assert!(narrow.total() < switches(128).total() + 16);
+    }
+
+    #[test]
+    fn impossible_fabrics_are_refused_with_their_values() {
+        let code = |servers, nics, radix, oversubscription, tiers| {
+            let refused = Switches::of(servers, nics, radix, oversubscription, tiers);
+            refused.expect_err("refused").code()
+        };
+        assert_eq!(code(0, 8, 64, 1.0, None), "plan-out-of-range");
+        assert_eq!(code(8, 0, 64, 1.0, None), "plan-out-of-range");
+        assert_eq!(code(8, 8, 2, 1.0, None), "plan-not-between");
+        assert_eq!(code(8, 8, 64, 0.5, None), "plan-not-between");
+        assert_eq!(code(8, 8, 64, f64::NAN, None), "plan-not-between");
+        assert_eq!(code(512, 8, 64, 1.0, Some(2)), "plan-impossible");
+        assert_eq!(code(8, 8, 64, 1.0, Some(4)), "plan-out-of-range");
+    }
+
+    #[test]
+    fn a_thousand_gpus_cost_what_the_published_sheet_says() {
+        let catalog = Catalog::built_in();
+        let server = ServerSpec::from_catalog(&catalog, "dgx-h100", &Overrides::default());
+        let cluster = Cluster::new(server.expect("sound"), 128, 1.0).expect("sound");
+        let bill = BillOfMaterials::of(&catalog, &cluster, DEFAULT_SWITCH, None).expect("possible");
+        assert_eq!((bill.switches.leaf, bill.switches.spine), (32, 16));
+        let per_gpu = |figure: &Figure| figure.value / 1024.0;
+        assert_eq!(per_gpu(&bill.switch_cost), 1687.5);
+        assert_eq!(per_gpu(&bill.cable_cost), 2560.0);
+        assert_eq!(bill.cost_per_gpu.value, 4247.5);
+        assert_eq!(bill.ports_left, 0);
+        let small = Cluster {
+            servers: 127,
+            ..cluster
+        };
+        let bill = BillOfMaterials::of(&catalog, &small, DEFAULT_SWITCH, None).expect("possible");
+        assert_eq!((bill.endpoints, bill.ports_left), (1016, 8));
+    }
+
+    #[test]
+    fn a_nic_faster_than_the_port_is_refused() {
+        let catalog = Catalog::built_in();
+        let server = ServerSpec::from_catalog(&catalog, "dgx-b300", &Overrides::default());
+        let cluster = Cluster::new(server.expect("sound"), 8, 1.0).expect("sound");
+        let refused = BillOfMaterials::of(&catalog, &cluster, DEFAULT_SWITCH, None);
+        let message = refused.expect_err("refused").to_string();
+        assert!(
+            message.contains("800 Gb/s is faster than a port"),
+            "{message}"
+        );
+    }
+}
