@@ -6,7 +6,7 @@ import sys
 import time
 from pathlib import Path
 
-from host import golden, guest, kernel, parts, shape, suite, witness
+from host import golden, guest, kernel, lock, parts, shape, suite, witness
 from host.outcome import ExitStatus, RigError, Tally, TestResult, Verdict, Waived
 
 HOME = Path(__file__).resolve().parent.parent
@@ -64,7 +64,8 @@ def _run(wanted, say):
     plan = [(machine, _tests(machine, wanted.tests)) for machine in shapes]
     tally = Tally()
     try:
-        ready = parts.ready(HOME, say, wanted.refresh)
+        with lock.held(parts.cache_home() / "fetch.lock", say):
+            ready = parts.ready(HOME, say, wanted.refresh)
     except Waived as reason:
         waived = [(m.name, test) for m, tests in plan for test in tests] or [("rig", "fetch")]
         tally.results = [TestResult(s, t, Verdict.WAIVED, detail=str(reason)) for s, t in waived]
@@ -78,7 +79,13 @@ def _run(wanted, say):
 
 
 def _boot(machine, tests, ready, wanted, say):
+    """Boot once; the run's folder stays locked until what is in it has been judged."""
     out = parts.cache_home() / "runs" / machine.name
+    with lock.held(out.with_suffix(".lock"), say):
+        return _boot_in(out, machine, tests, ready, wanted, say)
+
+
+def _boot_in(out, machine, tests, ready, wanted, say):
     say(f"{machine.name}: {machine.about}")
     begin = time.monotonic()
     ended = guest.boot(machine, ready, tests, out, {"CROWFLY": _crowfly(wanted)})

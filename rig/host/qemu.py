@@ -23,8 +23,11 @@ SLOT_ROOT_FILES, SLOT_OUT_FILES, SLOT_MODULE_FILES, SLOT_EXPANDER, SLOT_ROOT_POR
 #: Bus numbers of the host bridges of nodes 0 and 1 in a machine with two nodes.
 EXPANDER_BUSES = (0x40, 0x80)
 
+#: Without "fast strings": where the CPU claims them, everything copies by `rep movsb`, which the
+#: emulator carries out byte by byte.
+_CPU = "max,-la57,-erms,-fsrm"
 #: Peer DMA through a root complex is allowed by the kernel on AMD Zen and refused on an unknown CPU.
-CPU_MODELS = {"generic": "max,-la57", "zen": "max,-la57,vendor=AuthenticAMD,family=25,model=1"}
+CPU_MODELS = {"generic": _CPU, "zen": f"{_CPU},vendor=AuthenticAMD,family=25,model=1"}
 
 #: QEMU's own record of what its drives do: commands, the addresses of their data, and how the
 #: IOMMU translated them. This is what `trace.py` reads.

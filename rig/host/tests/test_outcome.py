@@ -1,12 +1,15 @@
 """What a run comes to."""
 
 import tempfile
+import threading
+import time
 import unittest
 from pathlib import Path
 
 from host import suite
 from host.guest import Ended
 from host.initramfs import cpio
+from host.lock import held
 from host.outcome import ExitStatus, RigError, Tally, TestResult, Verdict
 from host.shape import parse
 from host.tests.test_shape import SMALL
@@ -64,6 +67,27 @@ class Results(unittest.TestCase):
         self.assertFalse(suite.is_for("# shapes: all but rails\n", "rails"))
         with self.assertRaises(RigError):
             suite.is_for("echo\n", "rails")
+
+
+class Locks(unittest.TestCase):
+    def test_a_second_run_says_that_it_waits_and_goes_on_when_the_first_is_done(self):
+        told, order = [], []
+
+        def second(path):
+            with held(path, told.append):
+                order.append("second")
+
+        with tempfile.TemporaryDirectory() as folder:
+            path = Path(folder) / "runs" / "shape.lock"
+            with held(path, told.append):
+                waiting = threading.Thread(target=second, args=(path,))
+                waiting.start()
+                while not told:
+                    time.sleep(0.01)
+                order.append("first")
+            waiting.join()
+        self.assertEqual(told, ["another run holds shape.lock; waiting for it"])
+        self.assertEqual(order, ["first", "second"])
 
 
 class Archives(unittest.TestCase):
