@@ -106,11 +106,11 @@ def _crowfly(wanted):
 
 
 def _tests(machine, asked):
-    known = suite.tests_for(machine, HOME / "tests")
+    known = suite.tests_for(machine, HOME / "tests", on_request=True)
     for test in asked:
         if test not in known:
             raise shape.ShapeError(f"no test {test} for shape {machine.name}; there are: {', '.join(known)}")
-    return asked or known
+    return asked or suite.tests_for(machine, HOME / "tests")
 
 
 def all_shapes():
@@ -120,7 +120,7 @@ def all_shapes():
 def _list():
     for name in all_shapes():
         machine = shape.load(HOME / "shapes" / f"{name}.toml")
-        print(f"{name:16} {machine.about}\n{'':16} tests: {', '.join(suite.tests_for(machine, HOME / 'tests'))}")
+        print(f"{name:16} {machine.about}\n{'':16} tests: {', '.join(_tests(machine, []))}")
     return ExitStatus.PASS
 
 

@@ -7,6 +7,8 @@ from host.outcome import ExitStatus, RigError, TestResult, Verdict
 
 #: What `timeout` exits with, by itself and after it had to kill.
 TIMED_OUT = (124, 137)
+#: Marks a test that is run only when it is named.
+_ON_REQUEST = re.compile(r"^# on request$", re.MULTILINE)
 _SHAPES = re.compile(r"^# shapes: (.+)$", re.MULTILINE)
 
 
@@ -21,11 +23,13 @@ def is_for(test_text, shape_name):
     return shape_name in words
 
 
-def tests_for(shape, folder):
-    """Names of the tests for `shape`, `shape.sh` first: nothing else means much where it fails."""
+def tests_for(shape, folder, on_request=False):
+    """Names of the tests for `shape`, `shape.sh` first: nothing else means much where it fails. With
+    `on_request`, those too that are run only when named."""
     names = []
     for path in sorted(folder.glob("*.sh"), key=lambda path: (path.stem != "shape", path.stem)):
-        if is_for(path.read_text(), shape.name):
+        text = path.read_text()
+        if is_for(text, shape.name) and (on_request or not _ON_REQUEST.search(text)):
             names.append(path.stem)
     return names
 

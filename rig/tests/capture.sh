@@ -16,7 +16,7 @@ done
 ulimit -l unlimited
 "$CROWFLY" capture --salt 1 -o "$RIG_OUT/snapshot.json" || fail "capture failed"
 # One shape is enough to show that a snapshot says what the machine says.
-if [ "$RIG_SHAPE" = one-switch ]; then
+if [ "$RIG_SHAPE" = wrong-side ]; then
 	kept map.txt "$CROWFLY" map || fail "map failed"
 	kept map-again.txt "$CROWFLY" map --snapshot "$RIG_OUT/snapshot.json" || fail "map of the snapshot failed"
 	diff "$RIG_OUT/map.txt" "$RIG_OUT/map-again.txt" || fail "the snapshot's map differs from the machine's"

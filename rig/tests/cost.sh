@@ -1,4 +1,5 @@
 # shapes: one-switch
+# on request
 # The same file by the direct way and by way of host RAM, in turn: what each costs the CPU. The
 # receipts are the result (`rig/cost` makes a table of them); the trace has to agree with every one.
 . "$RIG_HOME/guest/lib.sh"

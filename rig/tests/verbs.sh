@@ -1,4 +1,4 @@
-# shapes: one-switch
+# shapes: slow-drives
 # Verbs work between the two hosts, survive a lossy cable, and come back after a cut.
 . "$RIG_HOME/guest/lib.sh"
 . "$RIG_HOME/guest/fabric.sh"

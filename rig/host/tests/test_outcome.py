@@ -68,6 +68,18 @@ class Results(unittest.TestCase):
         with self.assertRaises(RigError):
             suite.is_for("echo\n", "rails")
 
+    def test_a_test_on_request_is_left_out_unless_it_is_asked_for(self):
+        with tempfile.TemporaryDirectory() as folder:
+            for name, text in [
+                ("b", "# shapes: all\n"),
+                ("a", "# shapes: all\n# on request\n"),
+                ("shape", "# shapes: all\n"),
+            ]:
+                (Path(folder) / f"{name}.sh").write_text(text)
+            small = parse("small", SMALL)
+            self.assertEqual(suite.tests_for(small, Path(folder)), ["shape", "b"])
+            self.assertEqual(suite.tests_for(small, Path(folder), on_request=True), ["shape", "a", "b"])
+
 
 class Locks(unittest.TestCase):
     def test_a_second_run_says_that_it_waits_and_goes_on_when_the_first_is_done(self):
