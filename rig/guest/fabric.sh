@@ -1,11 +1,14 @@
 # Two hosts joined by RDMA, in one guest: network namespaces `west` and `east`, a veth pair for the
 # cable, a soft-RoCE device on each end. Sourced by tests after lib.sh.
 #
-#   fabric_up                     build it; waives the test where the kernel has no soft-RoCE
+#   fabric_up                     build it anew; waives the test where the kernel has no soft-RoCE
 #   on SIDE COMMAND...            run on that host
 #   serve SIDE NAME COMMAND...    start in the background, output in $RIG_OUT/TEST.NAME.log
 #   listening SIDE PORT           wait until something accepts TCP connections there
 #   finish NAME SECONDS           wait for what `serve` started; its exit status, or 124
+#   strike NAME SIGNAL            send it a signal: KILL is a host that crashes, STOP one that hangs
+#   pair LABEL WEST EAST SECONDS  two command lines, one on each host; fails the test unless both end
+#                                 well in time; logs TEST.LABEL-west.log and TEST.LABEL-east.log
 #   impair SIDE NETEM-ARGS...     loss 1%, delay 5ms, corrupt 1%: on what the side sends
 #   repair SIDE                   undo `impair`
 #   cut_link SIDE, restore_link SIDE   take the link down and bring it up again
@@ -15,6 +18,7 @@ declare -A SERVED
 
 fabric_up() {
 	local side
+	fabric_down
 	modprobe -a rdma_rxe ib_uverbs rdma_ucm veth sch_netem || waive "the kernel has no soft-RoCE"
 	# Each host sees its own device only, as two machines would.
 	rdma system set netns exclusive
@@ -36,6 +40,20 @@ fabric_up() {
 	done
 }
 
+# What an earlier test left: its processes, and with the namespaces the cable and the devices on it.
+fabric_down() {
+	local side pids
+	for side in west east; do
+		[ -e "/run/netns/$side" ] || continue
+		pids=$(ip netns pids $side)
+		[ -z "$pids" ] || kill -KILL $pids
+		ip netns delete $side
+	done
+	wait_until 10 gone /sys/class/net/west
+}
+
+gone() { [ ! -e "$1" ]; }
+
 on() {
 	local side=$1
 	shift
@@ -47,9 +65,13 @@ active() { on "$1" rdma link show "roce_$1/1" | grep -q 'state ACTIVE'; }
 serve() {
 	local side=$1 name=$2
 	shift 2
-	on "$side" "$@" >"$RIG_OUT/$RIG_TEST.$name.log" 2>&1 &
+	# Not through `on`: a function in the background is a shell of its own, and a signal sent to it
+	# would not reach the command.
+	ip netns exec "$side" "$@" >"$RIG_OUT/$RIG_TEST.$name.log" 2>&1 &
 	SERVED[$name]=$!
 }
+
+strike() { kill -s "$2" "${SERVED[$1]}"; }
 
 listening() { wait_until 20 accepts "$1" "$2" || fail "nothing listens on port $2 of $1"; }
 
@@ -57,16 +79,31 @@ listening() { wait_until 20 accepts "$1" "$2" || fail "nothing listens on port $
 accepts() { on "$1" cat /proc/net/tcp /proc/net/tcp6 | grep -qE "^ *[0-9]+: [0-9A-F]+:$(printf %04X "$2") .* 0A "; }
 
 finish() {
-	local pid=${SERVED[$1]} left=$(($2 * 10))
+	local pid=${SERVED[$1]} end=$(($(uptime_hundredths) + $2 * 100))
 	while kill -0 "$pid" 2>/dev/null; do
-		left=$((left - 1))
-		if [ $left -le 0 ]; then
-			kill "$pid"
+		if [ "$(uptime_hundredths)" -ge $end ]; then
+			kill -KILL "$pid"
 			return 124
 		fi
 		sleep 0.1
 	done
 	wait "$pid"
+}
+
+# The command lines see WEST_ADDRESS and EAST_ADDRESS. With PORT set, east begins once west listens there.
+pair() {
+	local label=$1 west=$2 east=$3 limit=$4 side failed=""
+	local -x WEST_ADDRESS=${SIDE_ADDRESS[west]} EAST_ADDRESS=${SIDE_ADDRESS[east]}
+	serve west "$label-west" bash -c "$west"
+	[ -z "${PORT:-}" ] || listening west "$PORT"
+	serve east "$label-east" bash -c "$east"
+	for side in east west; do
+		finish "$label-$side" "$limit" || failed+="$label: $side ended with status $?. "
+	done
+	for side in west east; do
+		sed "s/^/$side: /" "$RIG_OUT/$RIG_TEST.$label-$side.log" | tail -n 5
+	done
+	[ -z "$failed" ] || fail "$failed"
 }
 
 impair() {

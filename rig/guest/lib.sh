@@ -14,10 +14,9 @@ uptime_hundredths() {
 
 # wait_until SECONDS COMMAND...: until the command succeeds.
 wait_until() {
-	local _left=$(($1 * 10))
+	local _end=$(($(uptime_hundredths) + $1 * 100))
 	until "${@:2}" >/dev/null 2>&1; do
-		_left=$((_left - 1))
-		[ $_left -gt 0 ] || return 1
+		[ "$(uptime_hundredths)" -lt $_end ] || return 1
 		sleep 0.1
 	done
 }

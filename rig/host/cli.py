@@ -2,6 +2,7 @@
 
 import argparse
 import os
+import re
 import sys
 import time
 from pathlib import Path
@@ -10,6 +11,9 @@ from host import golden, guest, kernel, lock, parts, shape, suite, witness
 from host.outcome import ExitStatus, RigError, Tally, TestResult, Verdict, Waived
 
 HOME = Path(__file__).resolve().parent.parent
+#: Variables of these names are the rig's own in the guest.
+RESERVED = "RIG_"
+_NAME = re.compile(r"^[A-Za-z_][A-Za-z0-9_]*$")
 
 
 def parser():
@@ -19,13 +23,33 @@ def parser():
         epilog="Exit status: 0 passed, 1 failed, 2 usage, 77 waived (this machine cannot run the rig).",
     )
     top.add_argument("what", help="'fetch', 'list', 'all', 'adopt', or the name of a shape")
-    top.add_argument("tests", nargs="*", help="tests to run (default: all for the shape); for adopt: VERSION SOURCE")
+    top.add_argument(
+        "tests",
+        nargs="*",
+        help="tests to run: names (default: all for the shape) or paths of your own; for adopt: VERSION SOURCE",
+    )
+    top.add_argument(
+        "--set",
+        dest="settings",
+        metavar="NAME=VALUE",
+        type=_setting,
+        action="append",
+        default=[],
+        help="put a variable into the tests' environment; can be repeated",
+    )
     top.add_argument("--keep", action="store_true", help="keep the drives' images beside the logs")
     top.add_argument("--json", action="store_true", help="results as JSON on standard output")
     top.add_argument("--refresh", action="store_true", help="look for a newer kernel")
     top.add_argument("--bless", action="store_true", help="make what is captured the golden fixtures")
     top.add_argument("--crowfly", type=Path, help="the crowfly binary to test (default: the debug build)")
     return top
+
+
+def _setting(text):
+    name, separator, value = text.partition("=")
+    if not separator or not _NAME.match(name) or name.startswith(RESERVED):
+        raise argparse.ArgumentTypeError(f"{text!r} is not NAME=VALUE with a NAME that does not begin with {RESERVED}")
+    return name, value
 
 
 def main(arguments=None):
@@ -67,7 +91,7 @@ def _run(wanted, say):
         with lock.held(parts.cache_home() / "fetch.lock", say):
             ready = parts.ready(HOME, say, wanted.refresh)
     except Waived as reason:
-        waived = [(m.name, test) for m, tests in plan for test in tests] or [("rig", "fetch")]
+        waived = [(m.name, suite.name_of(test)) for m, tests in plan for test in tests] or [("rig", "fetch")]
         tally.results = [TestResult(s, t, Verdict.WAIVED, detail=str(reason)) for s, t in waived]
         return _report(tally, wanted.json)
     if wanted.what == "fetch":
@@ -88,7 +112,7 @@ def _boot(machine, tests, ready, wanted, say):
 def _boot_in(out, machine, tests, ready, wanted, say):
     say(f"{machine.name}: {machine.about}")
     begin = time.monotonic()
-    ended = guest.boot(machine, ready, tests, out, {"CROWFLY": _crowfly(wanted)})
+    ended = guest.boot(machine, ready, tests, out, {"CROWFLY": _crowfly(wanted), **dict(wanted.settings)})
     told = {
         **golden.contradictions(machine, out, _crowfly(wanted), HOME / "golden", wanted.bless),
         **witness.contradictions(out),
@@ -107,8 +131,11 @@ def _crowfly(wanted):
 
 def _tests(machine, asked):
     known = suite.tests_for(machine, HOME / "tests", on_request=True)
+    asked = [str(Path(test).resolve()) if "/" in test else test for test in asked]
     for test in asked:
-        if test not in known:
+        if "/" in test and not Path(test).is_file():
+            raise shape.ShapeError(f"no test at {test}")
+        if "/" not in test and test not in known:
             raise shape.ShapeError(f"no test {test} for shape {machine.name}; there are: {', '.join(known)}")
     return asked or suite.tests_for(machine, HOME / "tests")
 

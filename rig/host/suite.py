@@ -1,6 +1,7 @@
 """Which tests there are, which shapes each is for, and how a boot's rows become results."""
 
 import re
+from pathlib import Path
 
 from host.guest import TEST_LIMIT
 from host.outcome import ExitStatus, RigError, TestResult, Verdict
@@ -23,6 +24,11 @@ def is_for(test_text, shape_name):
     return shape_name in words
 
 
+def name_of(test):
+    """What a test is called in results and logs. It is asked for by that name, or by the path of a file."""
+    return Path(test).stem
+
+
 def tests_for(shape, folder, on_request=False):
     """Names of the tests for `shape`, `shape.sh` first: nothing else means much where it fails. With
     `on_request`, those too that are run only when named."""
@@ -43,7 +49,7 @@ def results(shape, tests, ended, out, told):
     if ended.broken:
         console = str(out / "console.log")
         yield TestResult(shape.name, "boot", Verdict.FAILED, ended.seconds, ended.broken, console)
-    for test in tests:
+    for test in map(name_of, tests):
         log = str(out / f"{test}.log")
         if test not in rows:
             yield TestResult(shape.name, test, Verdict.FAILED, 0.0, "it left no result", log)

@@ -3,7 +3,9 @@
 import contextlib
 import io
 import json
+import tempfile
 import unittest
+from pathlib import Path
 from unittest import mock
 
 from host import cli, parts
@@ -41,6 +43,11 @@ class WithoutMeans(unittest.TestCase):
         self.assertEqual((document["passed"], document["failed"], document["waived"]), (0, 0, 1))
         self.assertEqual(document["tests"][0]["verdict"], "waived")
 
+    def test_a_test_of_ones_own_is_named_by_its_path(self):
+        with tempfile.NamedTemporaryFile(suffix=".sh") as mine:
+            _, out, _ = run("--json", "one-switch", mine.name)
+            self.assertEqual(json.loads(out)["tests"][0]["test"], Path(mine.name).stem)
+
     def test_fetch_is_waived_as_one(self):
         self.assertEqual(run("fetch")[1].splitlines()[-1], "0 passed, 0 failed, 1 waived")
 
@@ -53,6 +60,19 @@ class Misuse(unittest.TestCase):
         status, _, err = run("one-switch", "nothing")
         self.assertEqual(status, ExitStatus.USAGE)
         self.assertIn("no test nothing for shape one-switch; there are: shape, ", err)
+
+    def test_a_path_without_a_test_is_told(self):
+        status, _, err = run("one-switch", "./nowhere.sh")
+        self.assertEqual(status, ExitStatus.USAGE)
+        self.assertIn("nowhere.sh", err)
+
+    def test_only_variables_that_are_not_the_rigs_own_can_be_set(self):
+        for text in ["A", "=1", "A B=1", "RIG_OUT=/"]:
+            with self.subTest(text), self.assertRaises(SystemExit) as ended:
+                run("one-switch", "--set", text)
+            self.assertEqual(ended.exception.code, ExitStatus.USAGE)
+        wanted = cli.parser().parse_args(["one-switch", "--set", "A=b=c", "--set", "D="])
+        self.assertEqual(wanted.settings, [("A", "b=c"), ("D", "")])
 
 
 class Listing(unittest.TestCase):
