@@ -4,10 +4,15 @@ use std::ffi::OsString;
 
 use clap::error::ErrorKind;
 use clap::{Args, Parser, ValueEnum};
+use serde::Serialize;
 
 use crate::commands::Command;
 use crate::failure::{Exit, Failure};
-use crate::output::MAX_COLUMNS;
+use crate::output::{MAX_COLUMNS, columns};
+use crate::render::text::{harmless, wrap};
+
+/// The version of the JSON form of help and of the version.
+pub const HELP_SCHEMA: &str = "crowfly.help/1";
 
 /// Gets data into accelerator memory as the crow flies, with a receipt.
 #[derive(Debug, Parser)]
@@ -65,9 +70,21 @@ pub enum Parsed {
     /// A command to run.
     Run(Box<Cli>),
     /// Help or the version, to be printed on standard output.
-    Explain(String, Global),
+    Explain(Explanation, Global),
     /// Arguments that make no command.
     Misused(Failure, Global),
+}
+
+/// Help, or the version.
+#[derive(Debug, Serialize)]
+pub struct Explanation {
+    schema: &'static str,
+    version: &'static str,
+    /// Without styles.
+    text: String,
+    /// With styles.
+    #[serde(skip)]
+    pub laid_out: String,
 }
 
 impl Cli {
@@ -83,23 +100,45 @@ impl Cli {
             Err(error) => error,
         };
         let global = Global::scan(&args);
+        // The report quotes arguments between its own styles, so they have to be harmless before.
+        let quotable = args
+            .iter()
+            .map(|arg| harmless(&arg.to_string_lossy()).into_owned());
+        let error = Self::try_parse_from(quotable).err().unwrap_or(error);
         let report = error.render();
         match error.kind() {
             ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => {
-                Parsed::Explain(report.ansi().to_string(), global)
+                let explanation = Explanation {
+                    schema: HELP_SCHEMA,
+                    version: env!("CARGO_PKG_VERSION"),
+                    text: report.to_string(),
+                    laid_out: report.ansi().to_string(),
+                };
+                Parsed::Explain(explanation, global)
             }
             kind => {
-                let sentence = match kind {
-                    ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand => {
-                        "a command is missing".to_owned()
-                    }
-                    _ => sentence(&report.to_string()),
+                let missing = kind == ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand;
+                let laid_out = report.ansi().to_string();
+                let failure = if missing {
+                    Failure::usage("a command is missing").laid_out(laid_out)
+                } else {
+                    let laid_out = within(&laid_out, columns());
+                    Failure::usage(sentence(&report.to_string())).laid_out(laid_out)
                 };
-                let failure = Failure::usage(sentence).laid_out(report.ansi().to_string());
                 Parsed::Misused(failure, global)
             }
         }
     }
+}
+
+/// A report of the parser's, which knows no width, in at most `columns` columns. Lines that are
+/// continued keep their indentation.
+fn within(report: &str, columns: usize) -> String {
+    let wrapped = report.split('\n').map(|line| {
+        let indent = &line[..line.len() - line.trim_start().len()];
+        wrap(line.trim_start(), columns, indent, &format!("{indent}  "))
+    });
+    wrapped.collect::<Vec<_>>().join("\n")
 }
 
 impl Global {
@@ -136,10 +175,19 @@ fn sentence(report: &str) -> String {
 }
 
 fn exit_codes() -> String {
-    let lines = Exit::ALL
-        .iter()
-        .map(|exit| format!("  {:<4} {}", exit.status(), exit.meaning()));
-    format!("Exit codes:\n{}", lines.collect::<Vec<_>>().join("\n"))
+    const INDENT: &str = "       ";
+    let mut text = "Exit statuses, and the answers of the system that lead to them:".to_owned();
+    for exit in Exit::ALL {
+        let first = format!("\n  {:<4} ", exit.status());
+        text.push_str(&wrap(exit.meaning(), MAX_COLUMNS, &first, INDENT));
+        let errors = exit.errors().join(" ");
+        if !errors.is_empty() {
+            let errors = wrap(&errors, MAX_COLUMNS, INDENT, INDENT);
+            text.push('\n');
+            text.push_str(&errors);
+        }
+    }
+    text
 }
 
 #[cfg(test)]
@@ -178,7 +226,40 @@ mod tests {
         );
         assert!(matches!(read("crowfly --help"), Parsed::Explain(..)));
         assert!(
-            matches!(read("crowfly --version"), Parsed::Explain(text, _) if text.starts_with("crowfly "))
+            matches!(read("crowfly --version"), Parsed::Explain(e, _) if e.text.starts_with("crowfly "))
         );
+    }
+
+    #[test]
+    fn given_a_long_or_hostile_argument_the_report_stays_within_the_screen_and_is_harmless() {
+        let long = "x".repeat(500);
+        let values = [
+            long.as_str(),
+            "a\u{1b}[2Jb\nc",
+            "1 parsec or so ".repeat(20).as_str(),
+        ]
+        .map(str::to_owned);
+        for value in values {
+            let size = format!("--size={value}");
+            for wrong in [vec!["race", &size], vec![&value]] {
+                let args = ["crowfly"]
+                    .iter()
+                    .chain(&wrong)
+                    .map(OsString::from)
+                    .collect();
+                let Parsed::Misused(failure, _) = Cli::read(args) else {
+                    panic!("{wrong:?} is no command");
+                };
+                let report = failure.laid_out_text().expect("a report");
+                let report = crate::render::plain(report);
+                assert!(!report.contains('\u{1b}'));
+                let spelt = report.contains("\\u{1b}[2Jb\\nc");
+                assert_eq!(spelt, value.contains('\u{1b}'), "{report:?}");
+                for line in report.lines() {
+                    let width = textwrap::core::display_width(line);
+                    assert!(width <= MAX_COLUMNS, "{line}");
+                }
+            }
+        }
     }
 }

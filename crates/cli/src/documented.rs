@@ -79,7 +79,8 @@ fn the_readme_names_every_command_and_every_exit_status() {
         assert!(readme.contains(&name), "`{name}` is missing");
     }
     for exit in Exit::ALL {
-        let row = format!("| {} | {} |", exit.status(), exit.meaning());
+        let errors = exit.errors().join(", ");
+        let row = format!("| {} | {} | {errors} |", exit.status(), exit.meaning());
         assert!(readme.contains(&row), "the table lacks `{row}`");
     }
 }

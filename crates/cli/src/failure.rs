@@ -7,6 +7,9 @@ use std::process::ExitCode;
 use crowfly_route::obstacle::Obstacle;
 use serde::Serialize;
 
+use crate::path::shown;
+
+mod errno;
 mod sources;
 
 /// The version of the JSON form of an error.
@@ -51,11 +54,11 @@ exits! {
     NoInput = 66,
     /// this machine cannot do what was asked; the obstacles say why
     Unavailable = 69,
-    /// the output could not be created
+    /// the output could not be created, or has no space
     CannotCreate = 73,
     /// reading or writing failed on the way
     Io = 74,
-    /// interrupted by Ctrl-C or SIGTERM
+    /// interrupted by Ctrl-C, SIGTERM or SIGHUP
     Interrupted = 130,
 }
 
@@ -63,6 +66,11 @@ impl Exit {
     /// The number that the process returns.
     pub const fn status(self) -> u8 {
         self as u8
+    }
+
+    /// The answers of the system that end with this status, as their names in `errno(3)`.
+    pub fn errors(self) -> Vec<&'static str> {
+        errno::names(self)
     }
 }
 
@@ -116,26 +124,20 @@ impl Failure {
 
     /// A file given by the user could not be read.
     pub fn reading(path: &Path, error: &io::Error) -> Self {
-        let (code, exit) = match error.kind() {
-            io::ErrorKind::NotFound => ("input-not-found", Exit::NoInput),
-            io::ErrorKind::PermissionDenied => ("input-denied", Exit::NoInput),
-            io::ErrorKind::IsADirectory => ("input-is-directory", Exit::NoInput),
-            _ => ("input-unreadable", Exit::Io),
+        let (code, exit) = match (error.kind(), errno::reading(error)) {
+            (io::ErrorKind::NotFound, exit) => ("input-not-found", exit),
+            (io::ErrorKind::PermissionDenied, exit) => ("input-denied", exit),
+            (io::ErrorKind::IsADirectory, exit) => ("input-is-directory", exit),
+            (_, exit) => ("input-unreadable", exit),
         };
-        Self::new(
-            code,
-            exit,
-            format!("could not read {}: {error}", path.display()),
-        )
+        let what = format!("could not read {}: {error}", shown(path));
+        Self::new(code, exit, what)
     }
 
-    /// A file asked for by the user could not be written.
-    pub fn writing(path: &Path, error: &io::Error) -> Self {
-        Self::new(
-            "output-not-created",
-            Exit::CannotCreate,
-            format!("could not write {}: {error}", path.display()),
-        )
+    /// A file asked for by the user could not be created.
+    pub fn creating(path: &Path, error: &io::Error) -> Self {
+        let what = format!("could not write {}: {error}", shown(path));
+        Self::new("output-not-created", errno::creating(error), what)
     }
 
     /// Standard output could not be written.
@@ -144,19 +146,16 @@ impl Failure {
             hung_up: error.kind() == io::ErrorKind::BrokenPipe,
             ..Self::new(
                 "output-failed",
-                Exit::Io,
+                errno::moving(error),
                 format!("could not write to standard output: {error}"),
             )
         }
     }
 
-    /// The work was interrupted by Ctrl-C or SIGTERM.
-    pub fn interrupted(what: &str) -> Self {
-        Self::new(
-            "interrupted",
-            Exit::Interrupted,
-            format!("{what} was interrupted"),
-        )
+    /// A signal ended the work.
+    pub fn interrupted(signal: &str) -> Self {
+        let what = format!("interrupted by {signal}");
+        Self::new("interrupted", Exit::Interrupted, what)
     }
 
     /// Adds what the user can do about it.

@@ -4,52 +4,72 @@ use std::fs;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
-use tempfile::Builder;
+use tempfile::{Builder, NamedTempFile};
 
 use crate::failure::{Exit, Failure};
+use crate::interrupt::Leftover;
+use crate::path::shown;
 
 /// As `creat(2)` makes files: the umask takes away what the user does not want.
 const MODE: u32 = 0o666;
+/// See `path_resolution(7)`.
+const MAX_LINKS: usize = 40;
 
 /// Puts `bytes` at `path` in one step, replacing the file that is there. What is there and is not a
 /// regular file, such as a device, is left alone; a symbolic link stays and its target is replaced.
-/// `cancelled` is asked before the step that makes the new file seen.
-pub fn replace(
-    path: &Path,
-    bytes: &[u8],
-    cancelled: impl FnOnce() -> Result<(), Failure>,
-) -> Result<(), Failure> {
-    let writing = |error: io::Error| Failure::writing(path, &error);
+pub fn replace(path: &Path, bytes: &[u8]) -> Result<(), Failure> {
+    let creating = |error: io::Error| Failure::creating(path, &error);
     let target = match fs::metadata(path) {
-        Ok(there) if there.is_file() => fs::canonicalize(path).map_err(writing)?,
+        Ok(there) if there.is_file() => fs::canonicalize(path).map_err(creating)?,
         Ok(_) => {
-            let what = format!(
-                "could not write {}: it is not a regular file",
-                path.display()
-            );
+            let what = format!("could not write {}: it is not a regular file", shown(path));
             return Err(Failure::new("output-not-a-file", Exit::CannotCreate, what)
                 .hint("leave the option away to write to standard output"));
         }
-        Err(error) if error.kind() == io::ErrorKind::NotFound => path.to_owned(),
-        Err(error) => return Err(writing(error)),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => past_links(path),
+        Err(error) => return Err(creating(error)),
     };
     let directory = match target.parent() {
         Some(parent) if parent != Path::new("") => parent.to_owned(),
         _ => PathBuf::from("."),
     };
     let mode = std::os::unix::fs::PermissionsExt::from_mode(MODE);
-    let mut file = Builder::new()
-        .prefix(".crowfly-")
-        .permissions(mode)
-        .tempfile_in(directory)
-        .map_err(writing)?;
-    file.write_all(bytes).map_err(writing)?;
+    let make = || {
+        let mut named = Builder::new();
+        let named = named.prefix(".crowfly-").permissions(mode);
+        named.tempfile_in(directory)
+    };
+    let made = Leftover::make(make, NamedTempFile::path);
+    let creating = |error: io::Error| creating(without_path(error));
+    let (mut file, _unfinished) = made.map_err(creating)?;
+    file.write_all(bytes).map_err(creating)?;
     // A file that is seen after a power cut must be whole.
-    file.as_file().sync_all().map_err(writing)?;
-    cancelled()?;
+    file.as_file().sync_all().map_err(creating)?;
     file.persist(&target)
-        .map_err(|error| writing(error.error))?;
+        .map_err(|error| creating(error.error))?;
     Ok(())
+}
+
+/// Where a file that is not there yet will lie: at the end of the links that lead to it.
+fn past_links(path: &Path) -> PathBuf {
+    let mut path = path.to_owned();
+    // The kernel has just followed them, and never follows more than this.
+    for _ in 0..MAX_LINKS {
+        let Ok(points) = fs::read_link(&path) else {
+            break;
+        };
+        path = path.parent().unwrap_or(Path::new("")).join(points);
+    }
+    path
+}
+
+/// The system's answer alone: the name of a temporary file means nothing to anyone.
+pub fn without_path(error: io::Error) -> io::Error {
+    let told = error.to_string();
+    match told.rsplit_once(" at path ") {
+        Some((answer, _)) => io::Error::new(error.kind(), answer),
+        None => error,
+    }
 }
 
 #[cfg(test)]
@@ -78,7 +98,7 @@ mod tests {
         let (target, link) = (folder.path().join("target"), folder.path().join("link"));
         fs::write(&target, "old").expect("written");
         symlink("target", &link).expect("linked");
-        replace(&link, b"new", || Ok(())).expect("replaced");
+        replace(&link, b"new").expect("replaced");
         assert_eq!(fs::read(&target).expect("there"), b"new");
         assert!(fs::symlink_metadata(&link).expect("there").is_symlink());
         assert_eq!(entries(folder.path()), ["link", "target"]);
@@ -87,7 +107,7 @@ mod tests {
     #[test]
     fn given_what_is_no_file_it_is_left_alone() {
         for place in ["/dev/null", "/"] {
-            let failure = replace(Path::new(place), b"new", || Ok(())).expect_err("refused");
+            let failure = replace(Path::new(place), b"new").expect_err("refused");
             assert_eq!(failure.code(), "output-not-a-file");
         }
         let null = fs::metadata("/dev/null").expect("there").file_type();
@@ -95,30 +115,42 @@ mod tests {
     }
 
     #[test]
-    fn given_an_interruption_the_old_file_stays_and_nothing_else_is_left() {
-        let folder = tempfile::tempdir().expect("a folder");
-        let path = folder.path().join("file");
-        fs::write(&path, "old").expect("written");
-        let failure = replace(&path, b"new", || Err(Failure::interrupted("it")));
-        assert_eq!(failure.expect_err("interrupted").exit(), Exit::Interrupted);
-        assert_eq!(fs::read(&path).expect("there"), b"old");
-        assert_eq!(entries(folder.path()), ["file"]);
-    }
-
-    #[test]
     fn given_a_new_file_its_mode_is_what_the_user_gives_new_files() {
         let folder = tempfile::tempdir().expect("a folder");
         let (ours, usual) = (folder.path().join("ours"), folder.path().join("usual"));
-        replace(&ours, b"", || Ok(())).expect("created");
+        replace(&ours, b"").expect("created");
         fs::write(&usual, "").expect("created");
         let mode = |path: &Path| fs::metadata(path).expect("there").permissions().mode();
         assert_eq!(mode(&ours), mode(&usual));
     }
 
     #[test]
-    fn given_a_missing_folder_the_failure_names_the_file() {
-        let failure = replace(Path::new("/no/such/file"), b"", || Ok(())).expect_err("refused");
-        assert_eq!(failure.code(), "output-not-created");
-        assert!(failure.message().contains("/no/such/file"));
+    fn given_a_link_to_a_file_that_is_not_there_yet_it_is_made_where_the_link_points() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let link = folder.path().join("link");
+        symlink("target", &link).expect("linked");
+        replace(&link, b"new").expect("created");
+        assert_eq!(
+            fs::read(folder.path().join("target")).expect("there"),
+            b"new"
+        );
+        assert_eq!(entries(folder.path()), ["link", "target"]);
+    }
+
+    #[test]
+    fn given_a_file_that_cannot_be_made_the_failure_names_it_and_no_temporary_one() {
+        let loops = tempfile::tempdir().expect("a folder");
+        let looped = loops.path().join("loop");
+        symlink("loop", &looped).expect("linked");
+        let long = loops.path().join("x".repeat(300));
+        let below_a_file = Path::new("/dev/null/file");
+        for path in [Path::new("/no/such/file"), below_a_file, &looped, &long] {
+            let failure = replace(path, b"").expect_err("refused");
+            assert_eq!(failure.code(), "output-not-created");
+            assert_eq!(failure.exit(), Exit::CannotCreate);
+            assert!(failure.message().contains(&shown(path)), "{failure:?}");
+            assert!(!failure.message().contains(".crowfly-"), "{failure:?}");
+        }
+        assert_eq!(entries(loops.path()), ["loop"]);
     }
 }

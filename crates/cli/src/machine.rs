@@ -1,7 +1,5 @@
 //! The machine that a command looks at: this one, or one that someone captured.
 
-use std::fs::File;
-use std::io::Read;
 use std::path::{Path, PathBuf};
 
 use clap::Args;
@@ -10,6 +8,7 @@ use crowfly_route::snapshot::{MAX_SNAPSHOT_BYTES, Snapshot};
 use crowfly_route::topology::Topology;
 
 use crate::failure::Failure;
+use crate::input::read_bounded;
 
 /// What some editors put in front of a file.
 const BYTE_ORDER_MARK: &[u8] = b"\xef\xbb\xbf";
@@ -78,18 +77,6 @@ impl DescribedMachineArgs {
             Err(_) => (Topology::from_any(content)?, None),
         })
     }
-}
-
-/// Reads a whole file given by the user, refusing to read more than `limit` bytes.
-pub fn read_bounded(path: &Path, limit: usize) -> Result<Vec<u8>, Failure> {
-    let reading = |error| Failure::reading(path, &error);
-    let file = File::open(path).map_err(reading)?;
-    let mut bytes = Vec::new();
-    // One byte more than allowed lets the decoder see, and say, that there is too much.
-    file.take(limit as u64 + 1)
-        .read_to_end(&mut bytes)
-        .map_err(reading)?;
-    Ok(bytes)
 }
 
 /// Reads a snapshot file.

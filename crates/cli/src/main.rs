@@ -13,6 +13,7 @@ mod commands;
 mod documented;
 mod failure;
 mod file;
+mod input;
 mod interrupt;
 mod machine;
 mod output;
@@ -26,13 +27,14 @@ fn main() -> ExitCode {
     match Cli::parse_from_env() {
         Parsed::Run(cli) => {
             let mut out = Output::new(&cli.global);
-            let result = cli.command.run(&mut out);
+            let ready = interrupt::take_over(cli.global);
+            let result = ready.and_then(|()| cli.command.run(&mut out));
             out.finish(result)
         }
-        Parsed::Explain(text, global) => {
+        Parsed::Explain(explanation, global) => {
             let mut out = Output::new(&global);
-            let result = out.text(&text).map(|()| failure::Exit::Ok);
-            out.finish(result)
+            let shown = out.show(&explanation, |_| explanation.laid_out.clone());
+            out.finish(shown.map(|()| failure::Exit::Ok))
         }
         Parsed::Misused(failure, global) => Output::new(&global).finish(Err(failure)),
     }

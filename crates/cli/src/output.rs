@@ -2,8 +2,10 @@
 
 use std::io::{self, IsTerminal, Write};
 use std::process::ExitCode;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use anstream::{AutoStream, ColorChoice};
+use crowfly_route::terminal;
 use serde::Serialize;
 
 use crate::args::{Color, Global};
@@ -16,6 +18,9 @@ pub const MAX_COLUMNS: usize = 100;
 /// Narrower terminals get this many columns and wrap by themselves.
 const MIN_COLUMNS: usize = 60;
 
+/// Whether anything went to standard output: a document that follows half of another is none.
+static BEGUN: AtomicBool = AtomicBool::new(false);
+
 /// Standard output and standard error, as the options and the environment want them.
 ///
 /// Renderers always write their styles; the streams take them out where no colour is wanted.
@@ -26,6 +31,13 @@ pub struct Output {
     verbose: bool,
     stdout: AutoStream<io::Stdout>,
     stderr: AutoStream<io::Stderr>,
+}
+
+/// How many columns a line for people may have.
+pub fn columns() -> usize {
+    terminal_size::terminal_size().map_or(MAX_COLUMNS, |(width, _)| {
+        usize::from(width.0).clamp(MIN_COLUMNS, MAX_COLUMNS)
+    })
 }
 
 impl Output {
@@ -50,11 +62,9 @@ impl Output {
         self.verbose
     }
 
-    /// How many columns a line for people may have.
+    /// [`columns`].
     pub fn columns(&self) -> usize {
-        terminal_size::terminal_size().map_or(MAX_COLUMNS, |(width, _)| {
-            usize::from(width.0).clamp(MIN_COLUMNS, MAX_COLUMNS)
-        })
+        columns()
     }
 
     /// Prints a result: the document with `--json`, else the text for people, which is rendered
@@ -74,6 +84,7 @@ impl Output {
 
     /// Prints text for people on standard output.
     pub fn text(&mut self, text: &str) -> Result<(), Failure> {
+        BEGUN.store(true, Ordering::SeqCst);
         let newline = if text.ends_with('\n') { "" } else { "\n" };
         write!(self.stdout, "{text}{newline}")
             .and_then(|()| self.stdout.flush())
@@ -82,6 +93,7 @@ impl Output {
 
     /// Prints bytes that are no text for people: a script, a picture, a manual page.
     pub fn bytes(&mut self, bytes: &[u8]) -> Result<(), Failure> {
+        BEGUN.store(true, Ordering::SeqCst);
         let mut raw = io::stdout().lock();
         raw.write_all(bytes)
             .and_then(|()| raw.flush())
@@ -119,7 +131,7 @@ impl Output {
             "{}",
             render::failure::render(&failure, columns)
         );
-        if self.json {
+        if self.json && !BEGUN.load(Ordering::SeqCst) {
             #[derive(Serialize)]
             struct Document<'a> {
                 schema: &'static str,
@@ -135,7 +147,7 @@ impl Output {
     }
 
     fn json_document<D: Serialize>(&mut self, document: &D) -> Result<(), Failure> {
-        let mut json = serde_json::to_vec_pretty(document)
+        let mut json = terminal::to_json(document)
             .map_err(|error| Failure::output(&io::Error::other(error)))?;
         json.push(b'\n');
         self.bytes(&json)

@@ -143,7 +143,18 @@ fn bad_input_is_refused_with_its_code_and_status() {
     let bare = folder.join("bare");
     fs::create_dir(&bare).expect("created");
 
-    let cases: [(&str, i32, PathBuf); 7] = [
+    let looped = folder.join("loop");
+    std::os::unix::fs::symlink("loop", &looped).expect("linked");
+
+    let cases: [(&str, i32, PathBuf); 11] = [
+        ("io-failed", 66, looped),
+        ("io-failed", 66, folder.join("x".repeat(300))),
+        ("not-a-file", 66, "/proc/self/status".into()),
+        (
+            "not-a-file",
+            66,
+            "/sys/kernel/mm/transparent_hugepage/enabled".into(),
+        ),
         ("not-found", 66, folder.join("absent")),
         ("not-a-file", 66, fifo),
         ("no-safetensors", 65, bare),
@@ -174,7 +185,47 @@ fn a_destination_or_policy_that_cannot_be_met_is_refused_before_the_first_byte()
         refused(&["--policy", "socket"]),
         ("route-refused".into(), 69)
     );
-    assert_eq!(refused(&["--path", "peer"]), ("route-refused".into(), 69));
+    assert_eq!(
+        refused(&["--policy", "require", "--path", "cached"]),
+        ("path-forbidden".into(), 64)
+    );
+    assert_eq!(
+        refused(&["--policy", "staged", "--path", "direct"]),
+        ("path-forbidden".into(), 64)
+    );
+    let hint = |arguments: &[&str]| {
+        let all = [&["--json"], arguments].concat();
+        document(&load(&all, &path))["error"]["hint"].clone()
+    };
+    for (arguments, able) in [
+        (
+            &["--path", "peer"][..],
+            "paths that can: direct, threads, mapped, cached",
+        ),
+        (
+            &["--transit", "--path", "mapped"],
+            "paths that can: direct, threads, cached",
+        ),
+        (
+            &["--transit", "--path", "peer"],
+            "paths that can: direct, threads, cached",
+        ),
+    ] {
+        assert_eq!(refused(arguments), ("path-cannot-reach".into(), 64));
+        assert_eq!(hint(arguments), able, "{arguments:?}");
+    }
+    for budget in ["0", "1MB", "35651583"] {
+        let refusal = refused(&["--transit", "--budget", budget]);
+        assert_eq!(refusal, ("budget-too-small".into(), 64), "{budget}");
+    }
+    for size in ["-1", "1e99GiB", "99999999999TB", "nan"] {
+        let budget = format!("--budget={size}");
+        assert_eq!(
+            refused(&["--transit", &budget]),
+            ("usage".into(), 64),
+            "{size}"
+        );
+    }
     assert_eq!(refused(&["--tensors", "*"]), ("raw-file".into(), 64));
     assert_eq!(refused(&["--shard", "1/2"]), ("raw-file".into(), 64));
 }
@@ -212,5 +263,5 @@ fn given_ctrl_c_a_load_stops_and_says_so() {
     let output = child.wait_with_output().expect("it ends");
     fs::remove_file(&path).expect("removed");
     assert_eq!(output.status.code(), Some(130));
-    assert_eq!(document(&output)["error"]["code"], "cancelled");
+    assert_eq!(document(&output)["error"]["code"], "interrupted");
 }

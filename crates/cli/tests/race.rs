@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
@@ -41,6 +41,18 @@ fn left_in(cache: &Path) -> Vec<String> {
                 .into()
         })
         .collect()
+}
+
+/// Waits for something that the program does within a moment, and not for ever.
+fn await_that(holds: impl Fn() -> bool) {
+    let started = Instant::now();
+    while !holds() {
+        assert!(
+            started.elapsed() < Duration::from_secs(60),
+            "never happened"
+        );
+        std::thread::sleep(Duration::from_millis(5));
+    }
 }
 
 #[test]
@@ -132,17 +144,54 @@ fn given_ctrl_c_the_race_stops_and_removes_its_checkpoint() {
         .stderr(Stdio::piped())
         .spawn()
         .expect("the program starts");
-    let made = cache
-        .join("crowfly")
-        .join(format!("race-1000000.{}", child.id()));
-    let index = made.join("model.safetensors.index.json");
-    while !index.exists() {
-        std::thread::sleep(Duration::from_millis(5));
-    }
+    let checkpoint_is_made = || {
+        let folders = fs::read_dir(cache.join("crowfly")).into_iter().flatten();
+        let index = |folder: fs::DirEntry| folder.path().join("model.safetensors.index.json");
+        folders.flatten().map(index).any(|index| index.exists())
+    };
+    await_that(checkpoint_is_made);
     let kill = format!("kill -INT {}", child.id());
     let sent = Command::new("sh").args(["-c", &kill]).status();
     assert!(sent.is_ok_and(|status| status.success()), "kill");
     let output = child.wait_with_output().expect("it ends");
     assert_eq!(output.status.code(), Some(130));
+    assert_eq!(document(&output)["error"]["code"], "interrupted");
     assert!(left_in(&cache).is_empty(), "{:?}", left_in(&cache));
+}
+
+#[test]
+fn given_a_signal_while_the_checkpoint_is_made_nothing_of_it_stays_even_if_it_was_to_be_kept() {
+    let cache = folder("race-interrupted-early");
+    let child = race(&cache, &["--size", "3GB", "--keep", "--json"])
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("the program starts");
+    await_that(|| cache.join("crowfly").is_dir() && !left_in(&cache).is_empty());
+    let kill = format!("kill -TERM {}", child.id());
+    let sent = Command::new("sh").args(["-c", &kill]).status();
+    assert!(sent.is_ok_and(|status| status.success()), "kill");
+    let output = child.wait_with_output().expect("it ends");
+    if output.status.code() == Some(73) {
+        crowfly_waive::waived!("the disk has no space for 3 GB");
+    }
+    assert_eq!(output.status.code(), Some(130));
+    assert_eq!(
+        document(&output)["error"]["message"],
+        "interrupted by SIGTERM"
+    );
+    assert!(left_in(&cache).is_empty(), "{:?}", left_in(&cache));
+}
+
+#[test]
+fn given_no_home_the_checkpoint_lies_in_a_folder_of_the_users_own() {
+    let shared = folder("race-no-home");
+    let arguments = ["--size", "1MB", "--runs", "1", "--json"];
+    let mut command = race(&shared, &arguments);
+    command.env_remove("XDG_CACHE_HOME").env_remove("HOME");
+    let raced = run(command.env("TMPDIR", &shared));
+    let from = document(&raced)["from"].as_str().map(str::to_owned);
+    let private = shared.join("crowfly-");
+    let start = format!("file:{}", private.display());
+    assert!(from.is_some_and(|from| from.starts_with(&start)));
 }

@@ -4,9 +4,11 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use crowfly_machine::{huge_pages, usage};
+use crowfly_route::hop::{Candidate, Class};
 use crowfly_route::obstacle::{Code, Fix, Obstacle};
 use crowfly_route::policy::Policy;
 use crowfly_route::receipt::{CpuSeconds, Path};
+use crowfly_route::units::Bytes;
 
 use crate::digest::GRID;
 use crate::error::TransferError;
@@ -28,6 +30,9 @@ const MAX_RINGS: usize = 4;
 const MAX_BLOCKING: usize = 16;
 /// Threads, stacks and rings, kept free of the buffer budget.
 const OVERHEAD: u64 = 32 << 20;
+
+/// The least memory that a transfer which keeps nothing can do with: its overhead and one buffer.
+pub const MIN_BUDGET: Bytes = Bytes(OVERHEAD + GRID);
 
 /// Starts transfers.
 #[derive(Clone, Debug, Default)]
@@ -60,6 +65,10 @@ impl Engine {
         }
         let mut setup = Ledger::default();
         let terms = Allowed::by(&request)?;
+        let budget = self.settings.budget;
+        if matches!(request.destination, Destination::Transit(_)) && budget < MIN_BUDGET {
+            return Err(TransferError::BudgetTooSmall { budget });
+        }
         let before = Before::look(&request.pieces);
         let (lanes, regions) =
             self.landings(&request, terms.map && terms.prefer_cache, &mut setup)?;
@@ -186,14 +195,21 @@ impl Engine {
         } else {
             MAX_RINGS.min(cores)
         };
+        let budget = (self.settings.budget.0.saturating_sub(OVERHEAD) / GRID) as usize;
+        let keeps = !matches!(request.destination, Destination::Transit(_));
         let workers = self
             .settings
             .workers
             .unwrap_or(most)
             .clamp(1, 256)
             .min(chunks.len().max(1));
-        let budget = self.settings.budget.0.saturating_sub(OVERHEAD) / GRID;
-        let limit = (budget as usize).clamp(workers, MAX_LEVEL.max(workers));
+        // Each worker has buffers of its own.
+        let workers = if keeps {
+            workers
+        } else {
+            workers.min(budget.max(1))
+        };
+        let limit = budget.clamp(workers, MAX_LEVEL.max(workers));
         let limit = if blocking { limit.min(workers) } else { limit };
         let tuner = match self.settings.depth {
             Some(depth) => Tuner::fixed(depth.clamp(1, 1024)),
@@ -208,7 +224,7 @@ impl Engine {
         Staffing {
             workers,
             blocking,
-            slots: most_in_flight.div_ceil(workers),
+            slots: (most_in_flight / workers).max(1),
             tuner,
         }
     }
@@ -232,25 +248,19 @@ struct Allowed {
 
 impl Allowed {
     fn by(request: &Request) -> Result<Self, TransferError> {
+        if let Some(path) = request.path {
+            Self::check(path, request)?;
+        }
         let to_host = matches!(request.destination, Destination::Host(_));
         let to_peer = matches!(request.destination, Destination::Peer(_));
         let (direct, cache, map, prefer_cache) = match (request.policy, request.path) {
-            (Policy::Require, None | Some(Path::Direct | Path::Threads | Path::Peer)) => {
-                (true, false, false, false)
-            }
-            (_, Some(path)) if Path::FABRIC.contains(&path) => {
-                return Err(refused(request, Vec::new()));
-            }
-            (_, Some(Path::Peer)) if !to_peer => return Err(refused(request, Vec::new())),
-            (_, Some(Path::Mapped)) if !to_host => return Err(refused(request, Vec::new())),
-            (Policy::Require, Some(Path::Cached)) | (Policy::Socket, _) => {
-                return Err(refused(request, Vec::new()));
-            }
+            (Policy::Socket, _) => return Err(refused(request, Vec::new())),
             (_, Some(Path::Mapped)) => (false, true, true, true),
             (_, Some(Path::Cached)) | (Policy::Staged, _) => (false, true, false, true),
-            (_, Some(Path::Direct | Path::Threads | Path::Peer)) => (true, true, false, false),
+            (Policy::Require, _) => (true, false, false, false),
+            (_, Some(_)) => (true, true, false, false),
             // Peer memory is worth the drive's own DMA even when the bytes are cached.
-            (_, _) => (true, true, to_host, !to_peer),
+            (_, None) => (true, true, to_host, !to_peer),
         };
         let needs_direct = request.policy == Policy::Require
             || matches!(request.path, Some(Path::Direct | Path::Peer));
@@ -276,10 +286,47 @@ impl Allowed {
             prefer_cache,
         })
     }
+
+    /// Whether a path can serve the destination, and agrees with the policy.
+    fn check(path: Path, request: &Request) -> Result<(), TransferError> {
+        let reaches = |path: &Path| match request.destination {
+            // Files do not arrive over a fabric.
+            _ if Path::FABRIC.contains(path) => false,
+            Destination::Host(_) => *path != Path::Peer,
+            Destination::Peer(_) => *path != Path::Mapped,
+            Destination::Transit(_) => ![Path::Peer, Path::Mapped].contains(path),
+        };
+        let agrees = |path: &Path| match request.policy {
+            Policy::Require => *path != Path::Cached,
+            Policy::Prefer => true,
+            Policy::Staged => *path == Path::Cached,
+            Policy::Socket => false,
+        };
+        let able = Path::STORAGE.into_iter().filter(reaches);
+        if !reaches(&path) {
+            let to = match request.destination {
+                Destination::Transit(_) => "a ring of buffers".to_owned(),
+                _ => request.destination.place().to_string(),
+            };
+            let able = able.collect();
+            return Err(TransferError::PathCannotReach { path, to, able });
+        }
+        if agrees(&path) {
+            return Ok(());
+        }
+        Err(TransferError::PathForbidden {
+            policy: request.policy,
+            path,
+            able: able.filter(agrees).collect(),
+        })
+    }
 }
 
 fn refused(request: &Request, mut obstacles: Vec<Obstacle>) -> TransferError {
-    for candidate in &request.candidates {
+    let direct = |candidate: &&Candidate| {
+        candidate.route.hops.is_empty() || candidate.route.class() == Class::Direct
+    };
+    for candidate in request.candidates.iter().filter(direct) {
         let blocking = candidate
             .obstacles
             .iter()

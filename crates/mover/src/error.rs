@@ -4,8 +4,15 @@ use std::io;
 
 use crowfly_route::obstacle::Obstacle;
 use crowfly_route::place::Place;
+use crowfly_route::policy::Policy;
+use crowfly_route::receipt::Path;
+use crowfly_route::units::Bytes;
 
+use crate::engine::MIN_BUDGET;
 use crate::memory::MemoryError;
+
+/// What a file is whose length is no promise, such as those of /proc.
+pub(crate) const NO_SIZE: &str = "a file whose size is not that of what it says";
 
 /// Why a transfer failed. Nothing it had written into memory is passed off as loaded.
 #[derive(Debug, thiserror::Error)]
@@ -19,9 +26,35 @@ pub enum TransferError {
         /// Where they should go.
         to: Box<Place>,
         /// The policy asked for.
-        policy: crowfly_route::policy::Policy,
+        policy: Policy,
         /// What stands in the way of each direct route.
         obstacles: Vec<Obstacle>,
+    },
+    /// The engine path asked for cannot serve the destination.
+    #[error("path `{path}` cannot move a file into {to}")]
+    PathCannotReach {
+        /// The path asked for.
+        path: Path,
+        /// Where the bytes should go.
+        to: String,
+        /// The paths that can serve it.
+        able: Vec<Path>,
+    },
+    /// Policy and engine path contradict each other.
+    #[error("policy `{policy}` rules out path `{path}`")]
+    PathForbidden {
+        /// The policy asked for.
+        policy: Policy,
+        /// The path asked for.
+        path: Path,
+        /// The paths that policy and destination allow.
+        able: Vec<Path>,
+    },
+    /// A transfer that keeps nothing cannot do with so little memory.
+    #[error("a transfer in transit needs {} bytes of memory at least, not {}", MIN_BUDGET.0, budget.0)]
+    BudgetTooSmall {
+        /// What it was to do with.
+        budget: Bytes,
     },
     /// The source is neither a regular file nor a block device.
     #[error("{path} is {found}, not a file or block device")]
@@ -145,6 +178,9 @@ impl TransferError {
     pub const fn code(&self) -> &'static str {
         match self {
             Self::Refused { .. } => "route-refused",
+            Self::PathCannotReach { .. } => "path-cannot-reach",
+            Self::PathForbidden { .. } => "path-forbidden",
+            Self::BudgetTooSmall { .. } => "budget-too-small",
             Self::NotAFile { .. } => "not-a-file",
             Self::Open { .. } => "open-failed",
             Self::Read { .. } => "read-failed",
@@ -159,6 +195,35 @@ impl TransferError {
             Self::WorkerDied => "worker-died",
             Self::Differs { .. } => "data-differs",
             Self::Cancelled => "cancelled",
+        }
+    }
+
+    /// What the caller can do about it.
+    pub fn hint(&self) -> Option<String> {
+        let paths = |able: &[Path]| {
+            let names: Vec<&str> = able.iter().map(|path| path.as_str()).collect();
+            names.join(", ")
+        };
+        match self {
+            Self::Refused {
+                policy: Policy::Require,
+                ..
+            } => Some("`--policy prefer` takes the best way there is and names the detour".into()),
+            Self::Refused {
+                policy: Policy::Socket,
+                ..
+            } => Some(
+                "a file of this machine is read without a socket; choose require, prefer or staged"
+                    .into(),
+            ),
+            Self::PathCannotReach { able, .. } => Some(format!("paths that can: {}", paths(able))),
+            Self::PathForbidden { able, .. } if !able.is_empty() => {
+                Some(format!("paths that it allows here: {}", paths(able)))
+            }
+            Self::NotAFile { found: NO_SIZE, .. } => {
+                Some("copy what it says into a file first, with `cat`".into())
+            }
+            _ => None,
         }
     }
 }

@@ -22,7 +22,7 @@ mod tune;
 mod work;
 mod worker;
 
-pub use engine::Engine;
+pub use engine::{Engine, MIN_BUDGET};
 pub use error::TransferError;
 pub use job::Sink;
 pub use memory::{BLOCK, HUGE_PAGE, MemoryError, MemoryKind, Region};

@@ -9,6 +9,7 @@ use crowfly_route::obstacle::{Code, Confidence, Fix, Obstacle};
 use crowfly_route::place::Place;
 use crowfly_route::policy::Policy;
 use crowfly_route::receipt::{Path, RECEIPT_SCHEMA, Receipt, Share, Verification, Visibility};
+use crowfly_route::search::obstacles_of_better;
 use crowfly_route::units::Bytes;
 
 use crate::digest;
@@ -220,8 +221,9 @@ impl Account {
                 ));
             }
         }
-        for candidate in &self.candidates {
-            candidate.obstacles.iter().for_each(&mut add);
+        let taken: Vec<Route> = shares.iter().map(|share| self.route(share.path)).collect();
+        for taken in &taken {
+            obstacles_of_better(&self.candidates, taken).for_each(&mut add);
         }
         all
     }

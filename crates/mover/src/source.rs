@@ -4,7 +4,7 @@ use std::fs::{File, OpenOptions};
 use std::io::{self, Seek, SeekFrom};
 use std::ops::Range;
 use std::os::fd::{AsFd, AsRawFd};
-use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -12,7 +12,7 @@ use crowfly_route::obstacle::{Code, Fix, Obstacle};
 use crowfly_route::units::NumaNode;
 use rustix::fs::{AtFlags, StatxFlags};
 
-use crate::error::TransferError;
+use crate::error::{NO_SIZE, TransferError};
 use crate::memory::BLOCK;
 
 /// File systems that live in the page cache: their O_DIRECT, where accepted, is a copy.
@@ -20,6 +20,18 @@ const MEMORY_FILE_SYSTEMS: [(u64, &str); 3] = [
     (0x0102_1994, "tmpfs"),
     (0x8584_58f6, "ramfs"),
     (0x9584_58f6, "hugetlbfs"),
+];
+
+/// File systems whose files are made up when they are read: sysfs, debugfs, tracefs, securityfs,
+/// configfs and both versions of cgroups.
+const MADE_UP_FILE_SYSTEMS: [u64; 7] = [
+    0x6265_6572,
+    0x6462_6720,
+    0x7472_6163,
+    0x7363_6673,
+    0x6265_6570,
+    0x0027_e0eb,
+    0x6367_7270,
 ];
 
 /// A file open for reading, by the page cache and, where the file system allows it, directly.
@@ -94,6 +106,10 @@ impl Source {
         } else {
             stamp.size
         };
+        if kind.is_file() && !says_its_size(&buffered, size) {
+            let found = NO_SIZE;
+            return Err(TransferError::NotAFile { path: name, found });
+        }
         let direct = open_direct(&buffered, &name);
         Ok(Self {
             path: path.to_owned(),
@@ -180,6 +196,25 @@ impl Source {
             };
             Err(TransferError::Changed { path, what })
         }
+    }
+}
+
+/// Whether a file holds as many bytes as it is said to. The files of /proc are all said to be empty
+/// and those of /sys to fill a page; what they hold is made up when it is read.
+pub(crate) fn says_its_size(file: &File, size: u64) -> bool {
+    let made_up = || {
+        let magic = rustix::fs::fstatfs(file).map(|stat| stat.f_type as u64 & 0xffff_ffff);
+        magic.is_ok_and(|magic| MADE_UP_FILE_SYSTEMS.contains(&magic))
+    };
+    // The bytes of a file that is no larger than this are cheap to look at.
+    if size > BLOCK as u64 || (size > 0 && !made_up()) {
+        return true;
+    }
+    let mut bytes = vec![0; BLOCK + 1];
+    match file.read_at(&mut bytes, 0) {
+        Ok(read) => read as u64 == size,
+        // What cannot be read without waiting for it has no size either.
+        Err(error) => error.kind() != io::ErrorKind::WouldBlock,
     }
 }
 

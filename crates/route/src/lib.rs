@@ -23,5 +23,6 @@ pub mod policy;
 pub mod receipt;
 pub mod search;
 pub mod snapshot;
+pub mod terminal;
 pub mod topology;
 pub mod units;

@@ -95,8 +95,13 @@ impl FromStr for Place {
             text: text.to_owned(),
             why,
         };
-        if OBJECT_SCHEMES.iter().any(|scheme| text.starts_with(scheme)) {
-            return Ok(Self::Object(text.to_owned()));
+        let rest = |scheme: &&str| text.strip_prefix(scheme);
+        if let Some(object) = OBJECT_SCHEMES.iter().find_map(rest) {
+            let holder = object.split(['/', '?', '#']).next().unwrap_or_default();
+            return match holder.chars().any(|c| c.is_alphanumeric()) {
+                true => Ok(Self::Object(text.to_owned())),
+                false => Err(bad("no bucket or host after ://")),
+            };
         }
         if let Some(rest) = text.strip_prefix("remote:") {
             return match memory(rest) {
@@ -164,6 +169,8 @@ mod tests {
             "drive:nvme0",
             "file:/data/a b",
             "s3://bucket/key",
+            "s3://bucket",
+            "https://[::1]:9000/key",
             "remote:gpu:7",
             "remote:host",
         ] {
@@ -183,6 +190,12 @@ mod tests {
             "nic:",
             "remote:file:/x",
             "tpu:0",
+            "s3://",
+            "s3:///key",
+            "gs://?",
+            "az://..",
+            "https://",
+            "https:///index.html",
         ] {
             assert!(bad.parse::<Place>().is_err(), "{bad}");
         }

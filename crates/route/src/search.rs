@@ -65,6 +65,7 @@ mod seen;
 mod storage;
 mod store;
 
+pub use order::obstacles_of_better;
 pub use rates::{Calibration, DriveRates, Measured};
 
 use draft::Draft;
@@ -117,15 +118,19 @@ impl SearchError {
         match self {
             Self::NoSuchDevice {
                 suggestions, exist, ..
-            } => Some(match (suggestions.as_slice(), exist.as_slice()) {
-                (_, []) => "this machine has none of that kind".into(),
-                ([], exist) => format!("there is {}", peer::list(exist)),
-                (near, exist) => format!(
-                    "did you mean {}? there is {}",
-                    near.join(" or "),
-                    peer::list(exist)
-                ),
-            }),
+            } => {
+                let other = |name: &&String| !suggestions.contains(name);
+                let others: Vec<&String> = exist.iter().filter(other).collect();
+                let near = suggestions.join(" or ");
+                Some(match (near.as_str(), others.as_slice()) {
+                    ("", []) => "this machine has none of that kind".into(),
+                    ("", others) => format!("there is {}", peer::list(others)),
+                    (near, []) => format!("did you mean {near}?"),
+                    (near, others) => {
+                        format!("did you mean {near}? there is also {}", peer::list(others))
+                    }
+                })
+            }
             Self::SamePlace { .. } => None,
             Self::NoRoute { from, to } => Some(format!(
                 "ask for the two halves: from {from} to host, and from host to {to}"

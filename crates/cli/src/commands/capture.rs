@@ -2,7 +2,6 @@
 
 use std::hash::{BuildHasher, RandomState};
 use std::path::PathBuf;
-use std::sync::atomic::Ordering;
 
 use clap::Args;
 use crowfly_machine::TRUNCATED;
@@ -14,7 +13,7 @@ use crate::failure::{Exit, Failure};
 use crate::machine::MachineArgs;
 use crate::output::Output;
 use crate::path::as_optional_text;
-use crate::{file, interrupt, render};
+use crate::{file, render};
 
 /// The version of the JSON form of what `capture` wrote to a file.
 pub const CAPTURE_SCHEMA: &str = "crowfly.capture/1";
@@ -82,7 +81,6 @@ pub struct Failed {
 
 /// Looks at the machine and writes the snapshot.
 pub fn run(args: &CaptureArgs, out: &mut Output) -> Result<Exit, Failure> {
-    let interrupted = interrupt::watch()?;
     let seen = args.machine.look()?;
     let snapshot = if args.unredacted {
         seen
@@ -92,20 +90,15 @@ pub fn run(args: &CaptureArgs, out: &mut Output) -> Result<Exit, Failure> {
         seen.redacted(salt)
     };
     let json = snapshot.to_json();
-    let stop = || match interrupted.load(Ordering::SeqCst) {
-        true => Err(Failure::interrupted("the capture")),
-        false => Ok(()),
-    };
     let capture = summary(args, &snapshot, json.len());
     match &args.output {
         None => {
-            stop()?;
             out.bytes(json.as_bytes())?;
             let text = render::capture::render(&capture, out.columns(), out.verbose());
             out.note(text.trim_end());
         }
         Some(path) => {
-            file::replace(path, json.as_bytes(), stop)?;
+            file::replace(path, json.as_bytes())?;
             let verbose = out.verbose();
             out.show(&capture, |columns| {
                 render::capture::render(&capture, columns, verbose)

@@ -15,7 +15,6 @@ use serde::Serialize;
 
 use super::transfer;
 use crate::failure::{Exit, Failure};
-use crate::interrupt;
 use crate::output::Output;
 use crate::path::{as_text, shown};
 use crate::render;
@@ -133,16 +132,15 @@ fn load(args: &LoadArgs, pieces: Vec<Piece>, out: &Output) -> Result<Loaded, Fai
         ..Settings::default()
     });
     let what = format!("loading {}", shown(&args.path));
-    let interrupted = interrupt::watch()?;
     if args.policy == Policy::Require {
         // A refusal names what stands in the way, so that has to be known before the first byte.
         request.candidates = look()?;
         let transfer = engine.load(request)?;
-        return transfer::follow(transfer, &what, &out.progress(), &interrupted);
+        return transfer::follow(transfer, &what, &out.progress());
     }
     let mut transfer = engine.load(request)?;
     transfer.consider(look()?);
-    transfer::follow(transfer, &what, &out.progress(), &interrupted)
+    transfer::follow(transfer, &what, &out.progress())
 }
 
 fn select(args: &LoadArgs, checkpoint: &Checkpoint) -> Result<Selection, Failure> {

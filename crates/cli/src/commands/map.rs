@@ -103,7 +103,7 @@ pub fn run(args: &MapArgs, out: &mut Output) -> Result<Exit, Failure> {
     let map = Map::new(topology);
     if let Some(path) = &args.svg {
         let picture = render::map_svg::render(&map.topology);
-        file::replace(path, picture.as_bytes(), || Ok(()))?;
+        file::replace(path, picture.as_bytes())?;
         out.note(&format!("picture written to {}", shown(path)));
     }
     let verbose = out.verbose();

@@ -11,13 +11,13 @@ use crowfly_route::units::Bytes;
 
 use super::transfer;
 use crate::failure::{Exit, Failure};
-use crate::interrupt;
 use crate::output::Output;
 use crate::render;
 use contest::Way;
 use standing::{RACE_SCHEMA, Race};
 use track::Track;
 
+mod cache;
 mod contest;
 pub mod standing;
 mod track;
@@ -53,26 +53,20 @@ pub fn run(args: &RaceArgs, out: &mut Output) -> Result<Exit, Failure> {
     if let Some(file) = &args.svg {
         check_folder(file)?;
     }
-    let interrupted = interrupt::watch()?;
     let track = match &args.path {
-        Some(path) => Track::given(path),
-        None => Track::made(args.size, args.keep, out, &interrupted)?,
+        Some(path) => Track::Kept(path.clone()),
+        None => Track::made(args.size, args.keep, out)?,
     };
-    let race = race(track.path(), usize::from(args.runs), out, &interrupted)?;
+    let race = race(track.path(), usize::from(args.runs), out)?;
     if let Some(file) = &args.svg {
         let picture = render::race_picture::render(&race);
-        crate::file::replace(file, picture.as_bytes(), || Ok(()))?;
+        crate::file::replace(file, picture.as_bytes())?;
     }
     out.show(&race, |columns| render::race::render(&race, columns))?;
     Ok(Exit::Ok)
 }
 
-fn race(
-    path: &Path,
-    runs: usize,
-    out: &Output,
-    interrupted: &interrupt::Flag,
-) -> Result<Race, Failure> {
+fn race(path: &Path, runs: usize, out: &Output) -> Result<Race, Failure> {
     let checkpoint = Checkpoint::open(path)?;
     let selection = Selector::default().select(&checkpoint)?;
     let pieces = transfer::pieces(&checkpoint, &selection)?;
@@ -84,7 +78,7 @@ fn race(
     if let Some(peer) = contest::roomiest_peer(&machine.topology) {
         ways.push(Way::to_peer(peer, routes(&Place::Peer(peer))?));
     }
-    let outcome = contest::run(&from, &pieces, &ways, runs, out, interrupted)?;
+    let outcome = contest::run(&from, &pieces, &ways, runs, out)?;
     let race = Race {
         schema: RACE_SCHEMA,
         from,
@@ -115,10 +109,10 @@ fn check_folder(file: &Path) -> Result<(), Failure> {
     let looked = folder.metadata();
     match looked {
         Ok(folder) if folder.is_dir() => Ok(()),
-        Ok(_) => Err(Failure::writing(
+        Ok(_) => Err(Failure::creating(
             file,
             &std::io::ErrorKind::NotADirectory.into(),
         )),
-        Err(error) => Err(Failure::writing(file, &error)),
+        Err(error) => Err(Failure::creating(file, &error)),
     }
 }

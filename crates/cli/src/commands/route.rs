@@ -3,6 +3,7 @@
 use std::path::Path;
 
 use clap::Args;
+use crowfly_mover::{Source, TransferError};
 use crowfly_route::hop::{Candidate, Ceiling, Class, Counters, Route, Standing};
 use crowfly_route::obstacle::Obstacle;
 use crowfly_route::place::Place;
@@ -147,6 +148,7 @@ fn file(path: &str, elsewhere: bool) -> Result<Place, Failure> {
     loop {
         match there.canonicalize() {
             Ok(mut real) => {
+                can_hold_data(&real)?;
                 real.extend(rest.iter().rev());
                 return Ok(Place::File(real.to_string_lossy().into_owned()));
             }
@@ -158,6 +160,19 @@ fn file(path: &str, elsewhere: bool) -> Result<Place, Failure> {
                 _ => return Err(Failure::reading(Path::new(path), &error)),
             },
         }
+    }
+}
+
+/// Refuses what is there and is no place for bytes: pipes, sockets, and files that are made up when
+/// they are read.
+fn can_hold_data(path: &Path) -> Result<(), Failure> {
+    if path.is_dir() {
+        return Ok(());
+    }
+    match Source::open(path) {
+        Err(error @ TransferError::NotAFile { .. }) => Err(error.into()),
+        // What may not be read can still be planned for.
+        Err(_) | Ok(_) => Ok(()),
     }
 }
 

@@ -1,9 +1,8 @@
 //! What every command that moves bytes does around the engine: open the files, look up the routes,
-//! show progress, stop on Ctrl-C.
+//! show progress.
 
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
@@ -18,7 +17,6 @@ use crowfly_route::snapshot::Snapshot;
 use crowfly_route::topology::Topology;
 
 use crate::failure::Failure;
-use crate::interrupt;
 use crate::render::progress::Progress;
 
 /// A running transfer is looked at each time this part of its time so far has passed again, so that
@@ -26,7 +24,7 @@ use crate::render::progress::Progress;
 const LOOKS: u32 = 50;
 /// A look costs a system call or two.
 const SHORTEST: Duration = Duration::from_micros(20);
-/// Ctrl-C must be felt at once.
+/// A progress bar is drawn less often than this.
 const LONGEST: Duration = Duration::from_millis(2);
 
 /// The selected ranges as pieces of open files.
@@ -86,19 +84,11 @@ pub fn place(path: &Path) -> Place {
     Place::File(path.display().to_string())
 }
 
-/// Waits for a transfer, with its progress on the screen and an ear for Ctrl-C.
-pub fn follow(
-    transfer: Transfer,
-    what: &str,
-    progress: &Progress,
-    interrupted: &interrupt::Flag,
-) -> Result<Loaded, Failure> {
+/// Waits for a transfer, with its progress on the screen.
+pub fn follow(transfer: Transfer, what: &str, progress: &Progress) -> Result<Loaded, Failure> {
     progress.start(what, transfer.total().0);
     let started = Instant::now();
     while !transfer.is_finished() {
-        if interrupted.load(Ordering::Relaxed) {
-            transfer.cancel();
-        }
         progress.at(transfer.moved().0);
         sleep((started.elapsed() / LOOKS).clamp(SHORTEST, LONGEST));
     }

@@ -1,7 +1,6 @@
 //! How each typed error of the libraries ends: its code, its exit status and a hint.
 
 use std::error::Error;
-use std::io;
 
 use crowfly_machine::RootError;
 use crowfly_mover::TransferError;
@@ -10,12 +9,11 @@ use crowfly_mover::checkpoint::header::HeaderReadError;
 use crowfly_mover::checkpoint::seeded::{SeededError, WriteError};
 use crowfly_mover::checkpoint::select::SelectError;
 use crowfly_route::place::BadPlace;
-use crowfly_route::policy::Policy;
 use crowfly_route::search::SearchError;
 use crowfly_route::snapshot::SnapshotError;
 use crowfly_route::topology::TopologyError;
 
-use super::{Exit, Failure};
+use super::{Exit, Failure, errno};
 
 /// An error and its sources in one sentence. Some errors quote their source and others leave it to
 /// be asked for: each is told once.
@@ -80,9 +78,10 @@ impl From<CheckpointError> for Failure {
             E::NotFound { .. } | E::DanglingLink { .. } | E::Denied { .. } | E::NotAFile { .. } => {
                 Exit::NoInput
             }
-            E::Io { .. } => Exit::Io,
+            E::Io { source, .. } => errno::reading(source),
             E::Header { source, .. } => match source {
-                HeaderReadError::Io(_) | HeaderReadError::Shrank { .. } => Exit::Io,
+                HeaderReadError::Io(error) => errno::reading(error),
+                HeaderReadError::Shrank { .. } => Exit::Io,
                 HeaderReadError::NoMemory { .. } => Exit::Unavailable,
                 _ => Exit::BadData,
             },
@@ -110,7 +109,7 @@ impl From<WriteError> for Failure {
     fn from(error: WriteError) -> Self {
         let exit = match &error {
             WriteError::Stopped { .. } => Exit::Interrupted,
-            WriteError::Io { .. } => Exit::Io,
+            WriteError::Io { source, .. } => errno::creating(source),
             _ => Exit::CannotCreate,
         };
         let failure = Self::new(error.code(), exit, sentence(&error));
@@ -121,14 +120,14 @@ impl From<WriteError> for Failure {
 impl From<TransferError> for Failure {
     fn from(error: TransferError) -> Self {
         use TransferError as E;
-        let unopened = |source: &io::Error| match source.kind() {
-            io::ErrorKind::NotFound | io::ErrorKind::PermissionDenied => Exit::NoInput,
-            _ => Exit::Io,
-        };
         let exit = match &error {
             E::Refused { .. } | E::Memory(_) | E::Setup { .. } => Exit::Unavailable,
             E::NotAFile { .. } => Exit::NoInput,
-            E::Open { source, .. } => unopened(source),
+            E::PathCannotReach { .. } | E::PathForbidden { .. } | E::BudgetTooSmall { .. } => {
+                Exit::Usage
+            }
+            E::Open { source, .. } => errno::reading(source),
+            E::Write { source, .. } => errno::creating(source),
             E::OutOfRange { .. } => Exit::BadData,
             E::NoSpace { .. } => Exit::CannotCreate,
             E::Differs { .. } => Exit::Broken,
@@ -136,15 +135,9 @@ impl From<TransferError> for Failure {
             _ => Exit::Io,
         };
         let failure = Self::new(error.code(), exit, sentence(&error));
+        let failure = failure.maybe_hint(error.hint().as_deref());
         match error {
-            E::Refused {
-                obstacles, policy, ..
-            } => {
-                let hint = (policy == Policy::Require).then_some(
-                    "`--policy prefer` takes the best way there is and names the detour",
-                );
-                failure.with_obstacles(obstacles).maybe_hint(hint)
-            }
+            E::Refused { obstacles, .. } => failure.with_obstacles(obstacles),
             _ => failure,
         }
     }
@@ -152,6 +145,8 @@ impl From<TransferError> for Failure {
 
 #[cfg(test)]
 mod tests {
+    use std::io;
+
     use super::*;
 
     #[derive(Debug, thiserror::Error)]

@@ -64,6 +64,9 @@ fn summary(listing: &Listing<'_>) -> String {
         let Bytes(exact) = listing.bytes;
         return format!("{} ({exact} bytes) in {path}, no tensors", listing.bytes);
     }
+    if listing.tensors.is_empty() {
+        return format!("no tensors: {path} holds nothing of what was asked for");
+    }
     format!(
         "{}, {} in {} of {path}",
         count(listing.tensors.len(), "tensor"),

@@ -27,6 +27,10 @@ fn summary(load: &Load) -> String {
         tensors => format!("{}, {}", count(tensors, "tensor"), load.receipt.requested),
     };
     let path = load.path.display().to_string();
+    if load.files == 0 {
+        let path = harmless(&path);
+        return format!("Loaded nothing: {path} holds nothing of what was asked for");
+    }
     let verb = if load.kept {
         let to = match &load.receipt.to {
             Place::Host(None) => "host memory".into(),

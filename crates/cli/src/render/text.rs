@@ -3,12 +3,15 @@
 use std::borrow::Cow;
 use std::fmt::Write;
 
+use crowfly_route::terminal::is_harmful;
 use crowfly_route::units::significant;
 
 /// Text from outside (names, evidence, labels) with control characters spelled out, so that it can
 /// neither move the cursor nor forge a line.
 pub fn harmless(text: &str) -> Cow<'_, str> {
-    if !text.chars().any(is_harmful) {
+    // A model's listing is tens of thousands of plain names.
+    let plain = |byte: u8| matches!(byte, b' '..=b'~');
+    if text.bytes().all(plain) || !text.chars().any(is_harmful) {
         return Cow::Borrowed(text);
     }
     let mut clean = String::with_capacity(text.len() + 8);
@@ -20,12 +23,6 @@ pub fn harmless(text: &str) -> Cow<'_, str> {
         }
     }
     Cow::Owned(clean)
-}
-
-/// Control characters, and the marks that reorder the text around them.
-fn is_harmful(c: char) -> bool {
-    c.is_control()
-        || matches!(c, '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
 }
 
 /// The text wrapped into lines of at most `columns`, the first starting with `first`, the others

@@ -101,6 +101,7 @@ pub enum NotAFile {
     Socket,
     CharacterDevice,
     BlockDevice,
+    WithoutSize,
     Other,
 }
 
@@ -112,6 +113,7 @@ impl fmt::Display for NotAFile {
             Self::Socket => "a socket",
             Self::CharacterDevice => "a character device",
             Self::BlockDevice => "a block device",
+            Self::WithoutSize => "a file whose size is not that of what it says",
             Self::Other => "not a file",
         })
     }
@@ -171,8 +173,11 @@ pub(super) fn open_regular(path: &Path) -> Result<(File, Stamp), CheckpointError
     let metadata = file
         .metadata()
         .map_err(|error| CheckpointError::io(path, "look at", error))?;
-    match not_a_file(&metadata) {
-        Some(kind) => Err(refuse(kind)),
-        None => Ok((file, Stamp::from(&metadata))),
+    if let Some(kind) = not_a_file(&metadata) {
+        return Err(refuse(kind));
+    }
+    match crate::source::says_its_size(&file, metadata.len()) {
+        true => Ok((file, Stamp::from(&metadata))),
+        false => Err(refuse(NotAFile::WithoutSize)),
     }
 }

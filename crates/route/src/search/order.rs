@@ -1,12 +1,12 @@
 //! From drafts to candidates: priced, and in the order in which one would take them.
 
-use std::cmp::Reverse;
+use std::cmp::{Ordering, Reverse};
 
 use super::World;
 use super::draft::Draft;
 use super::rates::lower;
-use crate::hop::{Candidate, Capacity, Hop, Provenance, Route, Standing, Stop};
-use crate::obstacle::{Cost, Effect};
+use crate::hop::{Candidate, Capacity, Class, Hop, Provenance, Route, Standing, Stop};
+use crate::obstacle::{Cost, Effect, Obstacle};
 use crate::place::Place;
 use crate::units::BytesPerSecond;
 
@@ -93,6 +93,49 @@ pub(super) fn order(candidates: &mut [Candidate]) {
     });
 }
 
+/// What stands in each way that is better than `taken`, and what slows `taken` itself. Better is what
+/// is straighter, or as straight and faster where both ceilings are known, or cheaper for the host.
+/// Of a way without hops nothing is known but that a direct one is no worse.
+pub fn obstacles_of_better<'a>(
+    candidates: &'a [Candidate],
+    taken: &'a Route,
+) -> impl Iterator<Item = &'a Obstacle> {
+    let better = |candidate: &&Candidate| {
+        let route = &candidate.route;
+        route.name == taken.name
+            || match route.hops.is_empty() {
+                true => taken.class() != Class::Direct,
+                false => is_better(route, taken),
+            }
+    };
+    let better = candidates.iter().filter(better);
+    better.flat_map(|candidate| &candidate.obstacles)
+}
+
+fn is_better(route: &Route, taken: &Route) -> bool {
+    let known = |route: &Route| {
+        let ceiling = route
+            .ceiling()
+            .filter(|ceiling| ceiling.unknown_hops == 0)?;
+        Some(ceiling.capacity.rate.0)
+    };
+    let slower = match (known(route), known(taken)) {
+        (Some(this), Some(that)) => that.total_cmp(&this),
+        _ => Ordering::Equal,
+    };
+    let costs = |route: &Route| {
+        let counters = route.counters();
+        (
+            counters.host_ram_passes,
+            counters.cpu_touches,
+            counters.copies,
+        )
+    };
+    let by_class = route.class().cmp(&taken.class());
+    let order = by_class.then(slower).then(costs(route).cmp(&costs(taken)));
+    order == Ordering::Less
+}
+
 /// The ceiling as a number that can be compared, in bytes per second.
 fn ceiling_of(candidate: &Candidate) -> u64 {
     let ceiling = candidate.route.ceiling();
@@ -122,5 +165,50 @@ pub(super) fn price(candidates: &mut [Candidate]) {
                 obstacle.cost = Some(Cost { now, without });
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fixture::machines;
+    use crate::obstacle::Code;
+
+    #[test]
+    fn given_a_way_was_taken_only_obstacles_of_better_ones_and_its_own_count() {
+        let machine = machines::dgx_h100();
+        let snapshot = machine.snapshot();
+        let from = Place::Drive("nvme0".into());
+        let found = super::super::candidates(
+            &machine.topology(),
+            Some(&snapshot),
+            &from,
+            &Place::Host(None),
+        );
+        let mut candidates = found.expect("routes");
+        let marks = [
+            ("o-direct", Code::NoDirectIo),
+            ("page-cache-mapped", Code::SlowFreshMemory),
+            ("page-cache", Code::AlreadyCached),
+        ];
+        for candidate in &mut candidates {
+            let mark = marks.iter().find(|(name, _)| *name == candidate.route.name);
+            let (_, code) = mark.expect("a way that is known");
+            candidate.obstacles = vec![Obstacle::slows(*code, "marked")];
+        }
+        let of = |name: &str| {
+            let mut routes = candidates.iter().map(|candidate| &candidate.route);
+            let taken = routes.find(|route| route.name == name).expect("planned");
+            let mut codes: Vec<Code> = obstacles_of_better(&candidates, taken)
+                .map(|obstacle| obstacle.code)
+                .collect();
+            codes.sort_by_key(|code| format!("{code:?}"));
+            codes
+        };
+        assert_eq!(of("o-direct"), [Code::NoDirectIo]);
+        assert_eq!(
+            of("page-cache"),
+            [Code::AlreadyCached, Code::NoDirectIo, Code::SlowFreshMemory]
+        );
     }
 }

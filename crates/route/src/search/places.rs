@@ -89,6 +89,7 @@ impl World<'_> {
                     .chain(blocks)
                     .map(|name| format!("drive:{name}"))
                     .collect();
+                names.sort_unstable();
                 names.dedup();
                 names
             }

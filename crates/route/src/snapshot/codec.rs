@@ -7,6 +7,7 @@ use serde::de::{Deserialize, Deserializer, Error as _, MapAccess, SeqAccess, Vis
 use serde::ser::{Serialize, SerializeMap, Serializer};
 
 use super::{Observation, SNAPSHOT_SCHEMA, Snapshot, Value};
+use crate::terminal;
 
 /// The largest snapshot file that is read.
 pub const MAX_SNAPSHOT_BYTES: usize = 64 << 20;
@@ -79,8 +80,9 @@ impl Snapshot {
 
     /// Writes the JSON form, one observation a line so that two snapshots can be compared by `diff`.
     pub fn to_json(&self) -> String {
-        // Strings, maps with string keys and booleans always serialise.
-        serde_json::to_string_pretty(self).unwrap_or_default() + "\n"
+        // Strings, maps with string keys and booleans always serialise, into UTF-8.
+        let json = terminal::to_json(self).unwrap_or_default();
+        String::from_utf8(json).unwrap_or_default() + "\n"
     }
 }
 

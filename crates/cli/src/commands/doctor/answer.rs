@@ -174,7 +174,7 @@ impl AnswerArgs {
         }
         if let Some(path) = &self.html {
             let report = render::report::render(answer);
-            file::replace(path, report.as_bytes(), || Ok(()))?;
+            file::replace(path, report.as_bytes())?;
             out.note(&format!("report written to {}", shown(path)));
         }
         let all = self.all || out.verbose();

@@ -1,6 +1,5 @@
 //! `doctor --watch`: looks again and again, and tells what changed.
 
-use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use crowfly_doctor::{Diagnosis, Finding, PairVerdict, Verdict};
@@ -8,10 +7,7 @@ use crowfly_doctor::{Diagnosis, Finding, PairVerdict, Verdict};
 use super::answer::Answer;
 use crate::failure::{Exit, Failure};
 use crate::output::Output;
-use crate::{interrupt, render};
-
-/// How often Ctrl-C is looked for.
-const NAP: Duration = Duration::from_millis(100);
+use crate::render;
 
 /// What is different between two looks.
 #[derive(Debug, Default, PartialEq)]
@@ -97,7 +93,7 @@ fn pairs(before: &[PairVerdict], after: &[PairVerdict]) -> Vec<PairChange> {
     changes
 }
 
-/// Looks every `period` until interrupted. The first answer is printed whole, later ones where they
+/// Looks every `period` until a signal ends the process. The first answer is printed whole, later ones where they
 /// differ from the one before.
 pub fn run(
     period: Duration,
@@ -105,7 +101,6 @@ pub fn run(
     out: &mut Output,
     mut look: impl FnMut(&mut Output) -> Result<Answer, Failure>,
 ) -> Result<Exit, Failure> {
-    let interrupted = interrupt::watch()?;
     let columns = out.columns();
     let mut last = look(out)?;
     out.text(&render::diagnosis::render(&last, columns, all))?;
@@ -115,13 +110,7 @@ pub fn run(
     ));
     let started = Instant::now();
     loop {
-        let next = Instant::now() + period;
-        while Instant::now() < next {
-            if interrupted.load(Ordering::SeqCst) {
-                return Ok(Exit::Interrupted);
-            }
-            std::thread::sleep(NAP);
-        }
+        std::thread::sleep(period);
         let now = look(out)?;
         let changes = Changes::between(&last.diagnosis, &now.diagnosis);
         if !changes.is_empty() {

@@ -3,7 +3,6 @@
 use std::io;
 use std::ops::Range;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
 use crowfly_mover::{Destination, Engine, MemoryError, Piece, Request, Source, TransferError};
 use crowfly_route::hop::Candidate;
@@ -16,7 +15,6 @@ use crowfly_route::units::{Bytes, PciAddress};
 use super::standing::Lane;
 use crate::commands::transfer;
 use crate::failure::Failure;
-use crate::interrupt;
 use crate::output::Output;
 
 /// One way of moving the bytes.
@@ -85,7 +83,6 @@ pub fn run(
     ways: &[Way],
     runs: usize,
     out: &Output,
-    interrupted: &interrupt::Flag,
 ) -> Result<Outcome, Failure> {
     let progress = out.progress();
     let engine = Engine::default();
@@ -102,9 +99,6 @@ pub fn run(
         if !*open {
             continue;
         }
-        if interrupted.load(Ordering::Relaxed) {
-            return Err(Failure::interrupted("the race"));
-        }
         warm = warm.max(forget(pieces)?);
         let request = Request {
             destination: way.destination.clone(),
@@ -115,7 +109,7 @@ pub fn run(
         match engine.load(request) {
             Ok(transfer) => {
                 let what = format!("{} {}/{runs}", way.name, round + 1);
-                let loaded = transfer::follow(transfer, &what, &progress, interrupted)?;
+                let loaded = transfer::follow(transfer, &what, &progress)?;
                 track.push(loaded.receipt);
             }
             Err(TransferError::Refused { obstacles, .. }) => {

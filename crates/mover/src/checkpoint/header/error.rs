@@ -12,7 +12,7 @@ use crate::checkpoint::quoted::Quoted;
 pub enum HeaderError {
     #[error("the file is {file_len} bytes long, too short for the 8 bytes of the header's length")]
     TooShort { file_len: u64 },
-    #[error("the header is 0 bytes long; the shortest is {{}}")]
+    #[error("the header is 0 bytes long; the shortest, `{{}}`, is 2")]
     EmptyHeader,
     #[error("the header claims {header_len} bytes; the limit is {MAX_HEADER_BYTES}")]
     HeaderTooLong { header_len: u64 },
