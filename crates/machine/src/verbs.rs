@@ -24,7 +24,7 @@ pub use completion::{Completion, CompletionQueue, Done, Failed, Kind, Status};
 pub use device::{Context, Limits, LinkLayer, Mtu, Port, Verbs};
 pub use error::VerbsError;
 pub use functions::Functions;
-pub use gid::{GidFilter, GidKind, PortGid, ranked, towards};
+pub use gid::{GidFilter, GidKind, PortGid, meeting, ranked};
 pub use memory::{Access, DmaBufSupport, Keys, MemoryRegion, Pinned, ProtectionDomain, Slice};
 pub use pair::{
     Batch, Init, PSN_MASK, Patience, QueuePair, Ready, Receives, Remote, Reset, Route, Rung, Sizes,

@@ -8,6 +8,7 @@ mod identity;
 mod memory;
 pub mod provider;
 mod region;
+pub mod verbs;
 
 pub use descriptor::{
     BadDescriptor, DESCRIPTOR_VERSION, Grant, MAX_DESCRIPTOR, MAX_GRANTS, MAX_NIC_KEY,

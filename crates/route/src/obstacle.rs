@@ -214,6 +214,10 @@ codes! {
     DmaBufExportRefused = "dma-buf-export-refused",
     /// The RDMA device refused to register the memory when it was asked to.
     RegistrationRefused = "registration-refused",
+    /// The RDMA device refused to make or to connect a queue pair.
+    QueuePairRefused = "queue-pair-refused",
+    /// The RDMA device is played by the kernel in software: its bytes pass the CPU.
+    SoftwareNic = "software-nic",
     /// The process may not register memory with the RDMA device.
     RegistrationDenied = "registration-denied",
     /// The RDMA device or the kernel has no room for another registration of this size.

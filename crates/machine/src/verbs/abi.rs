@@ -16,6 +16,8 @@ const NAME_BYTES: usize = 64;
 /// `IBV_SYSFS_PATH_MAX`
 const PATH_BYTES: usize = 256;
 
+/// `IBV_TRANSPORT_IWARP`
+pub const TRANSPORT_IWARP: c_int = 1;
 /// `IBV_LINK_LAYER_INFINIBAND`
 pub const LINK_LAYER_INFINIBAND: u8 = 1;
 /// `IBV_LINK_LAYER_ETHERNET`

@@ -74,8 +74,11 @@ impl Verbs {
             call: "ibv_open_device".into(),
             source: io::Error::last_os_error(),
         })?;
+        // SAFETY: as above.
+        let iwarp = unsafe { (*device).transport_type == abi::TRANSPORT_IWARP };
         Ok(Arc::new(Context {
             raw,
+            iwarp,
             name: name.to_owned(),
             functions: Arc::clone(&self.functions),
         }))
@@ -131,6 +134,7 @@ impl Drop for List<'_> {
 /// An open device. Everything made of it holds it, so it closes last.
 pub struct Context {
     raw: NonNull<abi::Context>,
+    iwarp: bool,
     name: String,
     functions: Arc<Functions>,
 }
@@ -231,6 +235,24 @@ impl Context {
     /// The device's name.
     pub fn name(&self) -> &str {
         &self.name
+    }
+
+    /// Whether the device speaks iWARP, whose queue pairs only librdmacm can connect.
+    pub const fn is_iwarp(&self) -> bool {
+        self.iwarp
+    }
+
+    /// Whether the kernel plays the device in software (soft-RoCE, soft-iWARP): it is there
+    /// without a device of its own behind it. Its bytes pass the CPU and the network stack.
+    pub fn is_software(&self) -> bool {
+        let at = std::path::Path::new("/sys/class/infiniband").join(&self.name);
+        at.exists() && !at.join("device").exists()
+    }
+
+    /// The rate that a port negotiated, in bits per second, as the kernel writes it.
+    pub fn rate(&self, port: u8) -> Option<f64> {
+        let at = format!("/sys/class/infiniband/{}/ports/{port}/rate", self.name);
+        rate_of(&std::fs::read_to_string(at).ok()?)
     }
 
     pub(super) const fn raw(&self) -> *mut abi::Context {
@@ -412,6 +434,13 @@ impl Context {
     }
 }
 
+/// `100 Gb/sec (4X EDR)`
+fn rate_of(text: &str) -> Option<f64> {
+    let (number, unit) = text.split_once(' ')?;
+    let rate: f64 = number.parse().ok()?;
+    (unit.starts_with("Gb/sec") && rate > 0.0).then_some(rate * 1e9)
+}
+
 /// The name of a network interface.
 fn interface(index: u32) -> Option<String> {
     let mut name = [0u8; libc::IF_NAMESIZE];
@@ -434,6 +463,14 @@ mod tests {
         assert_eq!(Mtu::from_code(1).map(Mtu::bytes), Some(256));
         assert_eq!(Mtu::from_code(0), None);
         assert_eq!(Mtu::from_code(6), None);
+    }
+
+    #[test]
+    fn a_ports_rate_is_read_as_the_kernel_writes_it() {
+        assert_eq!(rate_of("100 Gb/sec (4X EDR)\n"), Some(100e9));
+        assert_eq!(rate_of("2.5 Gb/sec (1X SDR)\n"), Some(2.5e9));
+        assert_eq!(rate_of("unknown\n"), None);
+        assert_eq!(rate_of("0 Gb/sec (unknown)\n"), None);
     }
 
     #[test]

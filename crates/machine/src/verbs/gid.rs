@@ -145,15 +145,24 @@ pub fn ranked(gids: &[PortGid], filter: &GidFilter) -> Vec<PortGid> {
     usable
 }
 
-/// The one of our addresses (ranked) that reaches the peer's: of the same kind and family, and
-/// among those the one nearest to it, so that two addresses on one subnet find each other.
-pub fn towards<'g>(ours: &'g [PortGid], peer: &PortGid) -> Option<&'g PortGid> {
-    let reaches = |gid: &&PortGid| gid.kind == peer.kind && gid.family() == peer.family();
-    // `max_by_key` returns the last of equals; the ranking wants the first.
-    ours.iter()
-        .filter(reaches)
-        .rev()
-        .max_by_key(|gid| gid.shared_bits(&peer.address))
+/// The pair of addresses by which two ports reach each other, as places in the two lists, which
+/// are ranked. Both ends compute it from the same two lists, so they agree: RoCE v2 before v1, IPv4
+/// before IPv6 before link-local, then the two addresses that are nearest to each other.
+pub fn meeting(dialer: &[PortGid], acceptor: &[PortGid]) -> Option<(usize, usize)> {
+    let mut best: Option<((bool, Family, u32), (usize, usize))> = None;
+    for (at, ours) in dialer.iter().enumerate() {
+        for (to, theirs) in acceptor.iter().enumerate() {
+            if ours.kind != theirs.kind || ours.family() != theirs.family() {
+                continue;
+            }
+            let apart = 128 - ours.shared_bits(&theirs.address);
+            let cost = (ours.kind == GidKind::RoceV1, ours.family(), apart);
+            if best.as_ref().is_none_or(|(least, _)| cost < *least) {
+                best = Some((cost, (at, to)));
+            }
+        }
+    }
+    best.map(|(_, pair)| pair)
 }
 
 #[cfg(test)]
@@ -205,14 +214,21 @@ mod tests {
     }
 
     #[test]
-    fn given_a_peer_the_address_on_its_subnet_is_chosen() {
+    fn two_ports_meet_on_their_common_subnet_whoever_dials() {
         let ours = ranked(&table(), &GidFilter::Any);
-        let to = |peer: &PortGid| towards(&ours, peer).map(|g| g.index);
-        assert_eq!(to(&gid(3, "10.0.0.9", GidKind::RoceV2, "x")), Some(3));
-        assert_eq!(to(&gid(3, "10.7.0.9", GidKind::RoceV2, "x")), Some(4));
-        assert_eq!(to(&gid(3, "2001:db8::9", GidKind::RoceV2, "x")), Some(5));
-        assert_eq!(to(&gid(3, "2001:db8::9", GidKind::RoceV1, "x")), None);
-        assert_eq!(to(&gid(0, "fe80::9", GidKind::InfiniBand, "x")), None);
+        let meet = |peer: PortGid| {
+            let pair = meeting(&ours, std::slice::from_ref(&peer));
+            let back = meeting(std::slice::from_ref(&peer), &ours);
+            assert_eq!(pair, back.map(|(a, b)| (b, a)));
+            pair.map(|(at, _)| ours[at].index)
+        };
+        assert_eq!(meet(gid(3, "10.0.0.9", GidKind::RoceV2, "x")), Some(3));
+        assert_eq!(meet(gid(3, "10.7.0.9", GidKind::RoceV2, "x")), Some(4));
+        assert_eq!(meet(gid(3, "2001:db8::9", GidKind::RoceV2, "x")), Some(5));
+        assert_eq!(meet(gid(3, "2001:db8::9", GidKind::RoceV1, "x")), None);
+        assert_eq!(meet(gid(0, "fe80::9", GidKind::InfiniBand, "x")), None);
+        let all = meeting(&ours, &ours).map(|(a, b)| (ours[a].index, ours[b].index));
+        assert_eq!(all, Some((3, 3)));
     }
 
     #[test]

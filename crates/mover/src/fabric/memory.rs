@@ -13,6 +13,7 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::ptr::NonNull;
 use std::sync::Arc;
 
+use crowfly_machine::verbs::Pinned;
 use crowfly_route::place::Place;
 use crowfly_route::units::NumaNode;
 use rustix::fs::{MemfdFlags, SealFlags};
@@ -192,6 +193,18 @@ impl Backing {
 const SEALS: SealFlags = SealFlags::SHRINK
     .union(SealFlags::GROW)
     .union(SealFlags::SEAL);
+
+// SAFETY: the bytes stay mapped at the same address until the backing is dropped, and nobody holds
+// references to them while it is registered (see `Buffer`).
+unsafe impl Pinned for Backing {
+    fn address(&self) -> u64 {
+        self.base.as_ptr() as u64
+    }
+
+    fn len(&self) -> usize {
+        self.len
+    }
+}
 
 /// A part of a backing that bytes are moved into or out of. Its bytes may change at any time.
 #[derive(Clone, Debug)]

@@ -102,6 +102,7 @@ fn expected() -> Vec<Expected> {
         }
     };
     all.extend(numbers![
+        TRANSPORT_IWARP,
         LINK_LAYER_INFINIBAND,
         LINK_LAYER_ETHERNET,
         PORT_ACTIVE,

@@ -1,0 +1,327 @@
+//! RDMA: reliable connections over InfiniBand or RoCE through libibverbs.
+//!
+//! [`discover`] finds the ports that can be used and says why others cannot. A port is a
+//! [`VerbsNic`]; a [link](super::provider::Link) to a peer is a few queue pairs ("lanes") between
+//! two ports. Ops are posted by the thread that asks, as one chain on one lane whose last request
+//! is signalled; one thread for each port fetches completions.
+
+use std::fmt;
+use std::sync::{Arc, PoisonError};
+
+use crowfly_machine::verbs::{
+    Access as VerbsAccess, Context, Exporter, GidFilter, GpuFacts, LinkLayer, MemoryRegion,
+    Patience, Pinned, Port, PortGid, ProtectionDomain, Registered, Verbs, VerbsError, ranked,
+    register_device, register_host,
+};
+use crowfly_route::hop::Class;
+use crowfly_route::obstacle::{Code, Fix, Obstacle};
+use crowfly_route::place::Place;
+use crowfly_route::receipt::Path;
+
+use self::endpoint::VerbsEndpoint;
+use self::pump::Pump;
+use super::memory::Backing;
+use super::provider::{Endpoint, Provider, Registration, Role};
+use super::region::Access;
+
+mod endpoint;
+mod hello;
+mod link;
+mod pump;
+
+/// The most lanes of one link.
+pub const MAX_LANES: usize = 8;
+
+/// How a port is used.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct VerbsSettings {
+    /// Queue pairs to each peer, [`MAX_LANES`] at most. Two keep a fast port busy while one waits
+    /// for an answer.
+    pub lanes: usize,
+    /// Requests in flight on each.
+    pub depth: usize,
+    /// How patient a connection is with a peer that does not answer.
+    pub patience: Patience,
+    /// Which of the port's addresses may be used.
+    pub address: GidFilter,
+}
+
+impl Default for VerbsSettings {
+    fn default() -> Self {
+        Self {
+            lanes: 2,
+            depth: 128,
+            patience: Patience::default(),
+            address: GidFilter::Any,
+        }
+    }
+}
+
+/// Who exports the memory of devices; `None` for places it does not know.
+pub type Exporters =
+    dyn Fn(&Place) -> Option<(Arc<dyn Exporter + Send + Sync>, GpuFacts)> + Send + Sync;
+
+/// One port of an RDMA device.
+pub struct VerbsNic {
+    core: Arc<NicCore>,
+    pump: Arc<Pump>,
+}
+
+/// What a port and its links share.
+struct NicCore {
+    name: String,
+    context: Arc<Context>,
+    domain: Arc<ProtectionDomain>,
+    port: Port,
+    settings: VerbsSettings,
+    exporters: Box<Exporters>,
+    software: bool,
+}
+
+impl fmt::Debug for VerbsNic {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "VerbsNic({})", self.core.name)
+    }
+}
+
+/// The ports that can be used, and why others, or none at all, cannot.
+pub fn discover(verbs: &Verbs, settings: &VerbsSettings) -> (Vec<Arc<VerbsNic>>, Vec<Obstacle>) {
+    let (mut nics, mut obstacles) = (Vec::new(), Vec::new());
+    let names = match verbs.devices() {
+        Ok(names) => names,
+        Err(error) => return (nics, vec![unusable("libibverbs", &error)]),
+    };
+    if names.is_empty() {
+        let none = Obstacle::blocks(Code::NoRdmaDevice, "the machine has no RDMA device")
+            .seen("ibv_get_device_list", "no devices");
+        return (nics, vec![none]);
+    }
+    for name in names {
+        let ports = verbs.open(&name).and_then(|context| {
+            let limits = context.limits()?;
+            Ok((context, 1..=limits.ports))
+        });
+        match ports {
+            Err(error) => obstacles.push(unusable(&name, &error)),
+            Ok((context, ports)) => {
+                for port in ports {
+                    match VerbsNic::open(&context, port, settings.clone()) {
+                        Ok(nic) => nics.push(Arc::new(nic)),
+                        Err(obstacle) => obstacles.push(*obstacle),
+                    }
+                }
+            }
+        }
+    }
+    (nics, obstacles)
+}
+
+impl VerbsNic {
+    /// Gets a port ready for use.
+    ///
+    /// # Errors
+    /// Why it cannot be used.
+    pub fn open(
+        context: &Arc<Context>,
+        port: u8,
+        settings: VerbsSettings,
+    ) -> Result<Self, Box<Obstacle>> {
+        Self::with_exporters(context, port, settings, Box::new(|_| None))
+    }
+
+    /// The same, for memory of devices as well.
+    ///
+    /// # Errors
+    /// Why it cannot be used.
+    pub fn with_exporters(
+        context: &Arc<Context>,
+        port: u8,
+        settings: VerbsSettings,
+        exporters: Box<Exporters>,
+    ) -> Result<Self, Box<Obstacle>> {
+        let name = format!("{}:{port}", context.name());
+        if context.is_iwarp() {
+            return Err(Box::new(
+                Obstacle::blocks(
+                    Code::NotBuilt,
+                    format!("{name} speaks iWARP, which this build does not connect"),
+                )
+                .seen("ibv_device.transport_type", "iWARP"),
+            ));
+        }
+        let failed = |error: VerbsError| Box::new(unusable(&name, &error));
+        let port = context.port(port).map_err(failed)?;
+        if !port.active {
+            return Err(Box::new(
+                Obstacle::blocks(Code::PortDown, format!("{name} is not active"))
+                    .seen("ibv_query_port", "state is not ACTIVE")
+                    .fixed_by(Fix::by_hand(
+                        "Look at the cable and the peer port; bring the interface up.",
+                    )),
+            ));
+        }
+        let domain = context.protection_domain().map_err(failed)?;
+        let software = context.is_software();
+        let core = Arc::new(NicCore {
+            name: name.clone(),
+            context: Arc::clone(context),
+            domain,
+            port,
+            settings,
+            exporters,
+            software,
+        });
+        let pump = Pump::start(&name).map_err(|error| {
+            Box::new(
+                Obstacle::blocks(Code::QueuePairRefused, format!("{name} cannot be served"))
+                    .seen("thread", error.to_string()),
+            )
+        })?;
+        Ok(Self { core, pump })
+    }
+
+    /// Why its bytes are not straight, when the kernel plays the device in software.
+    pub fn detour(&self) -> Option<Obstacle> {
+        self.core.software.then(|| {
+            Obstacle::blocks(
+                Code::SoftwareNic,
+                format!("{} is played by the kernel in software", self.core.name),
+            )
+            .seen(
+                format!("/sys/class/infiniband/{}/device", self.core.context.name()),
+                "absent",
+            )
+            .fixed_by(Fix::by_hand("Use an RDMA card."))
+        })
+    }
+}
+
+impl NicCore {
+    /// The port's addresses, best first; none within one InfiniBand subnet is no fault.
+    fn addresses(&self) -> Result<Vec<PortGid>, VerbsError> {
+        let gids = self.context.addresses(&self.port)?;
+        let usable = ranked(&gids, &self.settings.address);
+        if usable.is_empty() && self.port.link_layer == LinkLayer::Ethernet {
+            let wanted = &self.settings.address;
+            return Err(VerbsError::NoAddress {
+                device: self.context.name().to_owned(),
+                port: self.port.number,
+                wanted: (*wanted != GidFilter::Any).then(|| wanted.to_string()),
+            });
+        }
+        Ok(usable)
+    }
+
+    /// Bytes received and sent by the port, where the device counts them. The counters are in
+    /// units of four bytes (InfiniBand specification, PortCounters).
+    fn counters(&self) -> Option<(u64, u64)> {
+        let (device, port) = (self.context.name(), self.port.number);
+        let count = |name: &str| {
+            let at = format!("/sys/class/infiniband/{device}/ports/{port}/counters/{name}");
+            let text = std::fs::read_to_string(at).ok()?;
+            text.trim().parse::<u64>().ok()?.checked_mul(4)
+        };
+        Some((count("port_rcv_data")?, count("port_xmit_data")?))
+    }
+
+    fn refused(&self, error: &VerbsError) -> Obstacle {
+        unusable(&self.name, error)
+    }
+}
+
+/// What it means that something other than registering memory failed.
+fn unusable(what: &str, error: &VerbsError) -> Obstacle {
+    match error {
+        VerbsError::Unsupported { .. } => Obstacle::blocks(
+            Code::NoVerbsLibrary,
+            format!("{what} cannot be used: libibverbs is missing or too old"),
+        )
+        .fixed_by(Fix::run(
+            "Install rdma-core.",
+            "apt-get install ibverbs-providers",
+        )),
+        _ => Obstacle::blocks(Code::QueuePairRefused, format!("{what} cannot be used")),
+    }
+    .seen("libibverbs", error.to_string())
+}
+
+impl Provider for VerbsNic {
+    fn path(&self) -> Path {
+        Path::Verbs
+    }
+
+    fn class(&self) -> Class {
+        if self.core.software {
+            Class::Socket
+        } else {
+            Class::Direct
+        }
+    }
+
+    fn nic(&self) -> &str {
+        &self.core.name
+    }
+
+    fn line_rate(&self) -> Option<f64> {
+        let bits = self.core.context.rate(self.core.port.number)?;
+        (!self.core.software).then_some(bits / 8.0)
+    }
+
+    fn register(
+        &self,
+        memory: &Arc<Backing>,
+        access: Access,
+    ) -> Result<Registration, Vec<Obstacle>> {
+        let wanted = VerbsAccess {
+            local_write: memory.writable(),
+            remote_read: access.allows_read(),
+            remote_write: access.allows_write() && memory.writable(),
+            relaxed_ordering: false,
+        };
+        let pinned: Arc<dyn Pinned> = Arc::clone(memory) as _;
+        let done = match memory.place() {
+            Place::Gpu(_) => {
+                let place = memory.place();
+                let Some((exporter, facts)) = (self.core.exporters)(place) else {
+                    return Err(vec![
+                        Obstacle::blocks(
+                            Code::NoGpuRuntime,
+                            format!("no runtime is loaded that exports memory of {place}"),
+                        )
+                        .seen("place", place.to_string()),
+                    ]);
+                };
+                register_device(&self.core.domain, &pinned, &*exporter, &facts, wanted)
+            }
+            _ => register_host(&self.core.domain, &pinned, wanted),
+        };
+        let Registered {
+            region, obstacles, ..
+        } = done?;
+        Ok(Registration {
+            address: region.address(),
+            key: region.keys().remote.to_le_bytes().to_vec(),
+            keep: region,
+            obstacles,
+        })
+    }
+
+    fn endpoint(&self, role: Role) -> Result<Box<dyn Endpoint>, Obstacle> {
+        let made = VerbsEndpoint::new(&self.core, &self.pump, role);
+        let endpoint = made.map_err(|error| self.core.refused(&error))?;
+        Ok(Box::new(endpoint))
+    }
+}
+
+/// The region that [`Provider::register`] kept.
+fn region_of(registration: &Registration) -> Option<Arc<MemoryRegion>> {
+    Arc::clone(&registration.keep).downcast().ok()
+}
+
+/// A lock whose holder never leaves it in disorder.
+fn lock<T>(mutex: &std::sync::Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,191 @@
+//! Making a link: two ports tell each other their queue pairs and connect them.
+
+use std::io;
+use std::sync::Arc;
+use std::time::Instant;
+
+use crowfly_machine::verbs::{
+    CompletionQueue, GidKind, Init, LinkLayer, PSN_MASK, PortGid, QueuePair, Route, Sizes,
+    VerbsError, meeting,
+};
+
+use super::super::error::FabricError;
+use super::super::identity::random;
+use super::super::provider::{Endpoint, Events, Link, RailId, Role};
+use super::hello::{Hello, MAX_ADDRESSES};
+use super::link::{Ends, Lane, VerbsLink};
+use super::pump::Pump;
+use super::{MAX_LANES, NicCore};
+
+/// Pieces of memory in one request, where the device takes as many.
+const PIECES: usize = 16;
+/// Bytes that small writes carry inside of their request, where the device takes as many.
+const INLINE: usize = 220;
+/// Receives posted on each lane, for peers' immediate values.
+const RECEIVES: usize = 256;
+
+/// The local half of a link.
+pub(super) struct VerbsEndpoint {
+    nic: Arc<NicCore>,
+    pump: Arc<Pump>,
+    role: Role,
+    queue: Arc<CompletionQueue>,
+    lanes: Vec<(QueuePair<Init>, u32)>,
+    addresses: Vec<PortGid>,
+    hello: Hello,
+}
+
+impl VerbsEndpoint {
+    pub(super) fn new(
+        nic: &Arc<NicCore>,
+        pump: &Arc<Pump>,
+        role: Role,
+    ) -> Result<Self, VerbsError> {
+        let limits = nic.context.limits()?;
+        let count = nic.settings.lanes.clamp(1, MAX_LANES);
+        let mut sizes = Sizes {
+            requests: nic.settings.depth.clamp(1, limits.max_requests.max(1)),
+            receives: RECEIVES.min(limits.max_requests.max(1)),
+            pieces: PIECES.min(limits.max_pieces.max(1)),
+            inline: INLINE,
+        };
+        let mut addresses = nic.addresses()?;
+        addresses.truncate(MAX_ADDRESSES);
+        // Room for everything that can be outstanding, so that the queue never overflows.
+        let capacity = (sizes.requests + sizes.receives) * count;
+        let queue = nic.context.completion_queue(capacity, true)?;
+        let mut lanes = Vec::with_capacity(count);
+        while lanes.len() < count {
+            let made = nic.domain.queue_pair(&queue, &queue, sizes);
+            let pair = match made {
+                // What a device carries inline is not in its limits: it can only be tried.
+                Err(error) if error.errno() == Some(libc::EINVAL) && sizes.inline > 0 => {
+                    sizes.inline = 0;
+                    continue;
+                }
+                made => made?,
+            };
+            let mut pair = pair.initialise(nic.port.number)?;
+            for _ in 0..sizes.receives.min(pair.sizes().receives) {
+                pair.receive(lanes.len() as u64, None)?;
+            }
+            let psn = random::<4>().map_or(0, u32::from_le_bytes) & PSN_MASK;
+            lanes.push((pair, psn));
+        }
+        let hello = Hello {
+            nic: nic.name.clone(),
+            infiniband: nic.port.link_layer == LinkLayer::InfiniBand,
+            lid: nic.port.lid,
+            mtu: nic.port.mtu,
+            reads_answered: limits.max_reads_answered,
+            reads_asked: limits.max_reads_asked,
+            lanes: lanes
+                .iter()
+                .map(|(pair, psn)| (pair.number(), *psn))
+                .collect(),
+            addresses: addresses.clone(),
+        };
+        Ok(Self {
+            nic: Arc::clone(nic),
+            pump: Arc::clone(pump),
+            role,
+            queue,
+            lanes,
+            addresses,
+            hello,
+        })
+    }
+
+    /// The way from each of our lanes to theirs, but for the numbers.
+    fn route(&self, theirs: &Hello) -> Result<Route, &'static str> {
+        if theirs.infiniband != self.hello.infiniband {
+            return Err("one port is InfiniBand and the other is not");
+        }
+        let met = match self.role {
+            Role::Dialer => meeting(&self.addresses, &theirs.addresses),
+            Role::Acceptor => {
+                meeting(&theirs.addresses, &self.addresses).map(|(theirs, ours)| (ours, theirs))
+            }
+        };
+        let pair =
+            met.and_then(|(ours, to)| Some((self.addresses.get(ours)?, theirs.addresses.get(to)?)));
+        let (local, remote_gid) = match pair {
+            // Within one subnet the local identifier is enough.
+            Some((ours, to)) if ours.kind == GidKind::InfiniBand => {
+                let same = ours.address[..8] == to.address[..8];
+                (if same { None } else { Some(ours.clone()) }, to.address)
+            }
+            Some((ours, to)) => (Some(ours.clone()), to.address),
+            None if theirs.infiniband => (None, [0; 16]),
+            None => return Err("the two ports have no addresses of one kind and family"),
+        };
+        let reads = [
+            self.hello.reads_answered,
+            self.hello.reads_asked,
+            theirs.reads_answered,
+            theirs.reads_asked,
+        ];
+        Ok(Route {
+            port: self.nic.port,
+            local,
+            remote_gid,
+            remote_lid: theirs.lid,
+            remote_qp: 0,
+            remote_psn: 0,
+            local_psn: 0,
+            mtu: self.nic.port.mtu.min(theirs.mtu),
+            reads: reads.into_iter().min().unwrap_or(1).max(1),
+            patience: self.nic.settings.patience,
+        })
+    }
+}
+
+impl Endpoint for VerbsEndpoint {
+    fn hello(&self) -> Vec<u8> {
+        self.hello.to_bytes()
+    }
+
+    fn join(
+        self: Box<Self>,
+        theirs: &[u8],
+        rail: RailId,
+        events: Arc<dyn Events>,
+        _deadline: Instant,
+    ) -> Result<Arc<dyn Link>, FabricError> {
+        let broke = |what| FabricError::Protocol {
+            address: self.nic.name.clone(),
+            what,
+        };
+        let theirs = Hello::from_bytes(theirs).map_err(broke)?;
+        let failed = |error: VerbsError| {
+            FabricError::setup("connecting RDMA queue pairs", io::Error::other(error))
+        };
+        let unreachable = |what: &str| {
+            let source = io::Error::other(what.to_owned());
+            FabricError::setup("connecting RDMA queue pairs", source)
+        };
+        let route = self.route(&theirs).map_err(unreachable)?;
+        let mut lanes = Vec::with_capacity(self.lanes.len());
+        for ((pair, local_psn), (remote_qp, remote_psn)) in self.lanes.into_iter().zip(theirs.lanes)
+        {
+            let route = Route {
+                remote_qp,
+                remote_psn,
+                local_psn,
+                ..route.clone()
+            };
+            lanes.push(Lane::new(pair.connect(&route).map_err(failed)?));
+        }
+        let pump = Arc::clone(&self.pump);
+        let ends = Ends {
+            nic: self.nic,
+            pump: self.pump,
+            peer_nic: theirs.nic,
+            rail,
+            events,
+        };
+        let link = Arc::new(VerbsLink::new(ends, self.queue, lanes));
+        pump.serve(&link);
+        Ok(link)
+    }
+}

@@ -1,0 +1,502 @@
+//! A link: a few queue pairs to one peer, the ops in flight on them, and what became of each.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::sync::{Arc, Mutex};
+
+use crowfly_machine::verbs::{
+    Completion, CompletionQueue, Failed, Kind, MemoryRegion, QueuePair, Ready, Remote, Slice,
+    Status, VerbsError,
+};
+use crowfly_route::receipt::{CpuSeconds, Path};
+
+use super::super::error::FabricError;
+use super::super::provider::{
+    Events, Imm, Limits, Link, Op, OpError, OpId, Posted, RailId, Refusal, Release, Verb,
+};
+use super::pump::Pump;
+use super::{NicCore, lock, region_of};
+
+mod chain;
+
+use chain::Request;
+
+/// The most bytes of one op: large enough that posting costs nothing, small enough to share out
+/// over lanes and rails.
+const OP_BYTES: u32 = 1 << 20;
+/// The most segments of one op.
+const SEGMENTS: usize = 64;
+/// The most bytes in flight on one lane: several times what the fastest port carries in the time
+/// of a round trip.
+const LANE_BYTES: u64 = 16 << 20;
+/// Bits of a request's number that tell its place in its op's chain.
+const CHAIN_BITS: u32 = 8;
+const _: () = assert!(SEGMENTS < 1 << CHAIN_BITS);
+
+/// A queue pair of a link.
+pub(super) struct Lane {
+    /// `None` once the link was closed.
+    pair: Option<QueuePair<Ready>>,
+    /// Why it is of no use any more.
+    broken: Option<String>,
+}
+
+impl Lane {
+    pub(super) const fn new(pair: QueuePair<Ready>) -> Self {
+        Self {
+            pair: Some(pair),
+            broken: None,
+        }
+    }
+
+    fn room(&self) -> usize {
+        match (&self.pair, &self.broken) {
+            (Some(pair), None) => pair.room(),
+            _ => 0,
+        }
+    }
+
+    /// Stops it for a reason, once.
+    fn stop(&mut self, why: String) {
+        if self.broken.is_none() {
+            self.broken = Some(why);
+            if let Some(pair) = &mut self.pair {
+                // A refusal leaves it to fail by itself; destroying it stops it in any case.
+                let _ = pair.stop();
+            }
+        }
+    }
+}
+
+/// An op whose end has not come.
+struct InFlight {
+    op: Op,
+    lane: usize,
+    /// The number of its last request, whose completion is the last of the op's.
+    last: u64,
+    failed: Option<Failed>,
+}
+
+#[derive(Default)]
+struct State {
+    lanes: Vec<Lane>,
+    ops: HashMap<u64, InFlight>,
+    next: u64,
+    closed: bool,
+    /// Whether the engine was told that the link is down.
+    down: bool,
+}
+
+/// What joins a link to the rest.
+pub(super) struct Ends {
+    pub nic: Arc<NicCore>,
+    pub pump: Arc<Pump>,
+    pub peer_nic: String,
+    pub rail: RailId,
+    pub events: Arc<dyn Events>,
+}
+
+/// A link by queue pairs.
+pub(super) struct VerbsLink {
+    ends: Ends,
+    queue: Arc<CompletionQueue>,
+    limits: Limits,
+    inline: usize,
+    state: Mutex<State>,
+    cpu: Mutex<CpuSeconds>,
+}
+
+impl fmt::Debug for VerbsLink {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "VerbsLink({} to {})",
+            self.ends.nic.name, self.ends.peer_nic
+        )
+    }
+}
+
+/// What is to be told to the engine once no lock is held.
+enum News {
+    Ended(OpId, Result<(), OpError>),
+    Arrived(Imm),
+    Down(String),
+}
+
+impl VerbsLink {
+    pub(super) fn new(ends: Ends, queue: Arc<CompletionQueue>, lanes: Vec<Lane>) -> Self {
+        let sizes = |lane: &Lane| lane.pair.as_ref().map(QueuePair::sizes);
+        let requests: usize = lanes.iter().filter_map(|l| Some(sizes(l)?.requests)).sum();
+        let inline = lanes.iter().filter_map(|l| Some(sizes(l)?.inline)).min();
+        let depth = lanes.iter().filter_map(|l| Some(sizes(l)?.requests)).min();
+        let limits = Limits {
+            op_bytes: OP_BYTES.min(ends.nic.port.max_message.max(1)),
+            segments: SEGMENTS.min(depth.unwrap_or(1)),
+            ops: requests,
+            bytes: LANE_BYTES * lanes.len() as u64,
+            // Immediate data has 32 bits, all of them the value's.
+            imm_once: false,
+        };
+        Self {
+            ends,
+            queue,
+            limits,
+            inline: inline.unwrap_or(0),
+            state: Mutex::new(State {
+                lanes,
+                ..State::default()
+            }),
+            cpu: Mutex::default(),
+        }
+    }
+
+    pub(super) const fn queue(&self) -> &Arc<CompletionQueue> {
+        &self.queue
+    }
+
+    pub(super) fn arm(&self) {
+        // If the device refuses, it is gone, and the next look at its queue says so.
+        let _ = self.queue.arm();
+    }
+
+    pub(super) fn charge(&self, spent: CpuSeconds) {
+        let mut cpu = lock(&self.cpu);
+        cpu.user += spent.user;
+        cpu.system += spent.system;
+    }
+
+    /// Fetches what has completed and tells the engine; returns how many completions there were.
+    pub(super) fn progress(&self, completions: &mut Vec<Completion>) -> usize {
+        completions.clear();
+        let polled = self.queue.poll(completions);
+        if completions.is_empty() && polled.is_ok() {
+            return 0;
+        }
+        let mut news = Vec::new();
+        {
+            let mut state = lock(&self.state);
+            for completion in completions.iter() {
+                self.take(&mut state, completion, &mut news);
+            }
+            if let Err(error) = polled {
+                for lane in &mut state.lanes {
+                    lane.stop(error.to_string());
+                }
+            }
+            self.notice_end(&mut state, &mut news);
+        }
+        self.tell(news);
+        completions.len()
+    }
+
+    fn tell(&self, news: Vec<News>) {
+        let Ends { rail, events, .. } = &self.ends;
+        for one in news {
+            match one {
+                News::Ended(op, result) => events.completed(*rail, op, result),
+                News::Arrived(imm) => events.arrived(imm, None),
+                News::Down(why) => events.down(*rail, why),
+            }
+        }
+    }
+
+    fn take(&self, state: &mut State, completion: &Completion, news: &mut Vec<News>) {
+        let number = |lane: &Lane| lane.pair.as_ref().map(QueuePair::number);
+        let lane = state
+            .lanes
+            .iter()
+            .position(|lane| number(lane) == Some(completion.qp_num));
+        let Some(at) = lane else {
+            return;
+        };
+        if let Some(pair) = &mut state.lanes[at].pair {
+            pair.retire(completion);
+        }
+        if let Err(failed) = completion.outcome {
+            let why = self.sentence(completion.qp_num, failed);
+            state.lanes[at].stop(why);
+        }
+        if completion.receive {
+            self.take_received(state, at, completion, news);
+        } else {
+            self.take_sent(state, completion, news);
+        }
+    }
+
+    fn take_received(
+        &self,
+        state: &mut State,
+        at: usize,
+        completion: &Completion,
+        news: &mut Vec<News>,
+    ) {
+        let Ok(done) = completion.outcome else {
+            return;
+        };
+        if let (Kind::Notified, Some(value)) = (done.kind, done.immediate) {
+            news.push(News::Arrived(Imm(value)));
+        }
+        let lane = &mut state.lanes[at];
+        let again = match &mut lane.pair {
+            Some(pair) if lane.broken.is_none() => pair.receive(completion.wr_id, None),
+            _ => Ok(()),
+        };
+        if let Err(error) = again {
+            lane.stop(error.to_string());
+        }
+    }
+
+    fn take_sent(&self, state: &mut State, completion: &Completion, news: &mut Vec<News>) {
+        let key = completion.wr_id >> CHAIN_BITS;
+        let Some(flight) = state.ops.get_mut(&key) else {
+            return;
+        };
+        if let Err(failed) = completion.outcome
+            && flight.failed.is_none_or(|f| f.status == Status::FLUSHED)
+        {
+            flight.failed = Some(failed);
+        }
+        if completion.wr_id != flight.last {
+            return;
+        }
+        let Some(flight) = state.ops.remove(&key) else {
+            return;
+        };
+        let result = match flight.failed {
+            None => Ok(()),
+            Some(failed) => Err(self.blame(state, &flight, failed)),
+        };
+        news.push(News::Ended(flight.op.id, result));
+    }
+
+    /// Whether an op's failure is its own or its lane's.
+    fn blame(&self, state: &State, flight: &InFlight, failed: Failed) -> OpError {
+        match (failed.status, &flight.op.remote) {
+            // Range and access were checked against the descriptor, so it is the key.
+            (Status::REMOTE_ACCESS, Some(remote)) => OpError::Op(FabricError::NoSuchRegion {
+                peer: remote.owner(),
+            }),
+            _ => {
+                let lane = state.lanes.get(flight.lane);
+                let why = lane.and_then(|lane| lane.broken.clone());
+                OpError::Rail(why.unwrap_or_else(|| self.sentence(0, failed)))
+            }
+        }
+    }
+
+    fn sentence(&self, qp_num: u32, failed: Failed) -> String {
+        let (ours, theirs) = (&self.ends.nic.name, &self.ends.peer_nic);
+        let (status, vendor) = (failed.status, failed.vendor_error);
+        format!(
+            "{ours} to {theirs} of the peer, queue pair {qp_num}: {status}, vendor error {vendor:#x}"
+        )
+    }
+
+    /// Tells that the link is down once no lane is left.
+    fn notice_end(&self, state: &mut State, news: &mut Vec<News>) {
+        let dead = state.lanes.iter().all(|lane| lane.broken.is_some());
+        if !dead || state.down || state.closed {
+            return;
+        }
+        state.down = true;
+        let whys = state.lanes.iter().filter_map(|lane| lane.broken.clone());
+        let why = whys.into_iter().next().unwrap_or_default();
+        news.push(News::Down(why));
+    }
+
+    /// The local region, as this NIC has it registered, and the peer's, as its NIC does.
+    fn ends_of(&self, op: &Op) -> Result<(Option<Arc<MemoryRegion>>, Remote), OpError> {
+        let local = match &op.local {
+            None => None,
+            Some(local) => {
+                let known = local.region.registration(Path::Verbs, &self.ends.nic.name);
+                let region = known.and_then(region_of);
+                Some(region.ok_or_else(|| {
+                    OpError::Rail(format!(
+                        "the local memory is not registered with {}",
+                        self.ends.nic.name
+                    ))
+                })?)
+            }
+        };
+        let remote = match &op.remote {
+            None => Remote { address: 0, key: 0 },
+            Some(remote) => {
+                let grant = remote.grant(Path::Verbs, &self.ends.peer_nic);
+                let key = grant.and_then(|grant| <[u8; 4]>::try_from(grant.key.as_slice()).ok());
+                let (Some(grant), Some(key)) = (grant, key) else {
+                    let nic = &self.ends.peer_nic;
+                    return Err(OpError::Rail(format!(
+                        "the peer's memory is not registered with its {nic}"
+                    )));
+                };
+                Remote {
+                    address: grant.address,
+                    key: u32::from_le_bytes(key),
+                }
+            }
+        };
+        Ok((local, remote))
+    }
+
+    /// Posts an op on a lane. The queue pair holds the region that the op's memory lies in.
+    fn ring(
+        &self,
+        pair: &mut QueuePair<Ready>,
+        base: u64,
+        op: &Op,
+        region: Option<&Arc<MemoryRegion>>,
+        requests: &[Request],
+    ) -> Result<usize, VerbsError> {
+        let mut batch = pair.batch();
+        for (at, request) in requests.iter().enumerate() {
+            let wr_id = base | at as u64;
+            let remote = request.remote;
+            let immediate = match op.imm {
+                Some((Imm(value), _)) if at + 1 == requests.len() => Some(value),
+                _ => None,
+            };
+            if let Some(bytes) = self.small(op, request) {
+                batch.write_inline(wr_id, &bytes, remote, immediate)?;
+                continue;
+            }
+            let pieces: Result<Vec<Slice>, VerbsError> = region
+                .into_iter()
+                .flat_map(|region| request.pieces.iter().map(|p| region.slice(p.clone())))
+                .collect();
+            match op.verb {
+                Verb::Write => batch.write(wr_id, pieces?, remote, immediate)?,
+                Verb::Read => batch.read(wr_id, remote, pieces?)?,
+            };
+        }
+        Ok(batch.ring()?.posted)
+    }
+
+    /// The bytes of a write that is small enough to travel inside of its request, copied now.
+    fn small(&self, op: &Op, request: &Request) -> Option<Vec<u8>> {
+        let local = op.local.as_ref().filter(|_| op.verb == Verb::Write)?;
+        let len: usize = request.pieces.iter().map(std::ops::Range::len).sum();
+        let host = matches!(
+            local.region.backing().place(),
+            crowfly_route::place::Place::Host(_)
+        );
+        if len == 0 || len > self.inline || !host {
+            return None;
+        }
+        let mut bytes = vec![0; len];
+        let mut at = 0;
+        for piece in &request.pieces {
+            let span = local.region.span(piece.clone())?;
+            at += span.get(bytes.get_mut(at..at + piece.len())?);
+        }
+        (at == len).then_some(bytes)
+    }
+}
+
+impl Link for VerbsLink {
+    fn limits(&self) -> Limits {
+        self.limits
+    }
+
+    fn post(&self, op: Op) -> Result<Posted, Refusal> {
+        let (region, remote) = self.ends_of(&op).map_err(Refusal::Failed)?;
+        let pieces = {
+            let state = lock(&self.state);
+            let pairs = state.lanes.iter().filter_map(|lane| lane.pair.as_ref());
+            pairs.map(|pair| pair.sizes().pieces).min().unwrap_or(1)
+        };
+        let requests = chain::of(&op, remote, pieces);
+        let mut state = lock(&self.state);
+        let alive = |lane: &Lane| lane.broken.is_none() && lane.pair.is_some();
+        if !state.lanes.iter().any(alive) {
+            let why = state.lanes.iter().find_map(|lane| lane.broken.clone());
+            let why = why.unwrap_or_else(|| "the link was closed".into());
+            return Err(Refusal::Failed(OpError::Rail(why)));
+        }
+        let roomiest = state.lanes.iter().enumerate().max_by_key(|(_, l)| l.room());
+        let Some((at, _)) = roomiest.filter(|(_, lane)| lane.room() >= requests.len()) else {
+            return Err(Refusal::Full(op));
+        };
+        // Held until the requests are with the device, whose completions let go of the memory.
+        let local = op.local.clone();
+        let gates = local
+            .as_ref()
+            .map(|local| (local.flight.enter(), local.region.gate.enter()));
+        match gates {
+            Some((None, _)) => return Err(Refusal::Failed(OpError::Op(FabricError::Cancelled))),
+            Some((_, None)) => return Err(Refusal::Failed(OpError::Op(FabricError::Deregistered))),
+            _ => {}
+        }
+        state.next += 1;
+        let key = state.next;
+        let base = key << CHAIN_BITS;
+        let State { lanes, ops, .. } = &mut *state;
+        let lane = &mut lanes[at];
+        let Some(pair) = &mut lane.pair else {
+            return Err(Refusal::Full(op));
+        };
+        let rung = self.ring(pair, base, &op, region.as_ref(), &requests);
+        drop(gates);
+        match rung {
+            Ok(posted) => {
+                let last = base | (posted.max(1) - 1) as u64;
+                let flight = InFlight {
+                    op,
+                    lane: at,
+                    last,
+                    failed: None,
+                };
+                ops.insert(key, flight);
+                if posted < requests.len() {
+                    // The rest never left: stopped, what did leave completes as flushed.
+                    lane.stop(format!("{} took only part of an op", self.ends.nic.name));
+                }
+                Ok(Posted::InFlight)
+            }
+            Err(error) => {
+                let why = error.to_string();
+                lane.stop(why.clone());
+                drop(state);
+                // The end of the link, if this was its last lane, is told by the pump's thread.
+                self.ends.pump.wake();
+                Err(Refusal::Failed(OpError::Rail(why)))
+            }
+        }
+    }
+
+    fn cancel(&self, _: OpId) -> Release {
+        // A device cannot be told to drop one request: its end comes, or the link is closed.
+        Release::Later
+    }
+
+    fn cpu(&self) -> CpuSeconds {
+        *lock(&self.cpu)
+    }
+
+    fn close(&self) {
+        let (pairs, ops) = {
+            let mut state = lock(&self.state);
+            state.closed = true;
+            let mut pairs = Vec::new();
+            for lane in &mut state.lanes {
+                lane.stop("the link was closed".into());
+                pairs.extend(lane.pair.take());
+            }
+            (pairs, std::mem::take(&mut state.ops))
+        };
+        // Destroyed, a queue pair touches no memory any more; only then its regions are let go of.
+        drop(pairs);
+        drop(ops);
+        self.ends.pump.wake();
+    }
+
+    fn port_counters(&self) -> Option<(u64, u64)> {
+        self.ends.nic.counters()
+    }
+}
+
+impl Drop for VerbsLink {
+    fn drop(&mut self) {
+        self.close();
+    }
+}
