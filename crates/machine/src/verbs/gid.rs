@@ -149,20 +149,17 @@ pub fn ranked(gids: &[PortGid], filter: &GidFilter) -> Vec<PortGid> {
 /// are ranked. Both ends compute it from the same two lists, so they agree: RoCE v2 before v1, IPv4
 /// before IPv6 before link-local, then the two addresses that are nearest to each other.
 pub fn meeting(dialer: &[PortGid], acceptor: &[PortGid]) -> Option<(usize, usize)> {
-    let mut best: Option<((bool, Family, u32), (usize, usize))> = None;
-    for (at, ours) in dialer.iter().enumerate() {
-        for (to, theirs) in acceptor.iter().enumerate() {
-            if ours.kind != theirs.kind || ours.family() != theirs.family() {
-                continue;
-            }
-            let apart = 128 - ours.shared_bits(&theirs.address);
-            let cost = (ours.kind == GidKind::RoceV1, ours.family(), apart);
-            if best.as_ref().is_none_or(|(least, _)| cost < *least) {
-                best = Some((cost, (at, to)));
-            }
-        }
-    }
-    best.map(|(_, pair)| pair)
+    let all = (0..dialer.len()).flat_map(|at| (0..acceptor.len()).map(move |to| (at, to)));
+    // The first of equals, in the order of the dialer's ranking.
+    all.filter(|(at, to)| {
+        let (ours, theirs) = (&dialer[*at], &acceptor[*to]);
+        ours.kind == theirs.kind && ours.family() == theirs.family()
+    })
+    .min_by_key(|(at, to)| {
+        let ours = &dialer[*at];
+        let apart = 128 - ours.shared_bits(&acceptor[*to].address);
+        (ours.kind == GidKind::RoceV1, ours.family(), apart)
+    })
 }
 
 #[cfg(test)]
