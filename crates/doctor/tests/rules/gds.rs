@@ -52,6 +52,10 @@ fn stats(mapped: &str, errors: u32, io: &str) -> Case {
     ))
 }
 
+fn cufile(words: &str) -> Case {
+    paste(&format!(" 03-02-2025 10:00:00:001 [pid=7 tid=7] {words}\n"))
+}
+
 pub fn examples() -> Vec<Example> {
     let mut all = modules();
     all.extend(paths());
@@ -178,6 +182,36 @@ fn modules() -> Vec<Example> {
             Broken,
             || report(LOADED, NVME_YES, "", " Platform verification failed\n"),
             || report(LOADED, NVME_YES, "", PASSED),
+        ),
+        example(
+            "G10",
+            Broken,
+            || {
+                report(
+                    LOADED,
+                    "",
+                    "",
+                    " cuFile initialization failed\n Platform verification error :\n",
+                )
+            },
+            || report(LOADED, NVME_YES, "", ""),
+        ),
+        // Compat mode decides whether cuFile goes on without the module.
+        example(
+            "G1",
+            Fault,
+            || cufile("ERROR  cufio-drv:716 nvidia-fs.ko driver not loaded"),
+            || cufile("INFO  cufio-drv:716 nvidia-fs driver version 2.24"),
+        ),
+        example(
+            "G1",
+            Broken,
+            || {
+                cufile(
+                    "ERROR  cufio:583 cuFileDriverOpen error: nvidia-fs driver is not loaded. Set allow_compat_mode to true in cufile.json file to enable compatible mode",
+                )
+            },
+            || cufile("ERROR  cufio-drv:716 nvidia-fs.ko driver not loaded"),
         ),
     ]
 }

@@ -168,6 +168,20 @@ fn nic_reads(bytes: u32) -> Case {
 fn links_and_memory() -> Vec<Example> {
     vec![
         example("K6", Warning, || paste(SMALL_WINDOW), || paste(WORKING_GPU)),
+        example(
+            "K6",
+            Fault,
+            || {
+                paste(
+                    "[    2.000001] pci 0000:3b:00.0: BAR 1 [mem size 0x2000000000 64bit pref]: can't assign; no space\n",
+                )
+            },
+            || {
+                paste(
+                    "[    2.000001] pci 0000:3b:00.0: BAR 1 [mem 0x2000000000-0x3fffffffff 64bit pref]: assigned\n",
+                )
+            },
+        ),
         example("K7", Fault, || paste(SLOW_NIC), || paste(VIRTUAL_NIC)),
         example("K7", Note, || paste(RESTING_GPU), || paste(WORKING_GPU)),
         example(
@@ -214,7 +228,24 @@ fn settings() -> Vec<Example> {
             "K5",
             Note,
             || paste("BOOT_IMAGE=/vmlinuz root=/dev/sda1 ro amd_iommu=off iommu=pt\n"),
+            || paste("[    1.000000] DMAR: Intel(R) Virtualization Technology for Directed I/O\n"),
+        ),
+        example(
+            "K5",
+            Note,
             || paste("BOOT_IMAGE=/vmlinuz root=/dev/sda1 ro nosplash\n"),
+            || paste("[    1.000000] DMAR: Intel(R) Virtualization Technology for Directed I/O\n"),
+        ),
+        // The IOMMU refused an access.
+        example(
+            "K5",
+            Fault,
+            || {
+                paste(
+                    "[   61.000001] DMAR: [DMA Read NO_PASID] Request device [18:00.0] fault addr 0x4a00000000 [fault reason 0x06] PTE Read access is not set\n",
+                )
+            },
+            || paste("[    1.000000] DMAR: Intel(R) Virtualization Technology for Directed I/O\n"),
         ),
         example("K9", Warning, lost_node, || machine(&machines::dgx_h100())),
         example(

@@ -101,6 +101,7 @@ pub fn examples() -> Vec<Example> {
             || adapters(&[UP, ("mlx5_1", "MT4129", "Down", 40, "InfiniBand")]),
             || adapters(&[UP, ("mlx5_1", "MT4129", "Active", 400, "InfiniBand")]),
         ),
+        example("R1", Note, || adapters(&[UP]), || adapters(&[])),
         // One of two like cards is slow.
         example(
             "R2",
@@ -134,6 +135,7 @@ pub fn examples() -> Vec<Example> {
             || pastes(&[GIDS, "export NCCL_IB_GID_INDEX=3\nexport NCCL_DEBUG=INFO\n"]),
         ),
         example("R4", Warning, || paste(NO_IPV4), || paste(GIDS)),
+        example("R4", Note, || paste(GIDS), || adapters(&[UP])),
         example(
             "R4",
             Note,
@@ -147,6 +149,13 @@ pub fn examples() -> Vec<Example> {
             Warning,
             || paste("export NCCL_IB_TC=26\nexport NCCL_DEBUG=INFO\n"),
             || paste("export NCCL_IB_TC=104\nexport NCCL_DEBUG=INFO\n"),
+        ),
+        // The low two bits mark congestion.
+        example(
+            "R5",
+            Warning,
+            || paste("export NCCL_IB_TC=416\nexport NCCL_DEBUG=INFO\n"),
+            || paste("export NCCL_IB_TC=41\nexport NCCL_DEBUG=INFO\n"),
         ),
         example("R6", Warning, || counter("12"), || counter("0")),
         example(

@@ -10,10 +10,12 @@ use crate::evidence::{Artefact, Format};
 const MAX_ENTRIES: usize = 1_024;
 
 /// Sentences of the tool that name a failure.
-const ERRORS: [&str; 6] = [
+const ERRORS: [&str; 8] = [
     "Platform does not have any supported GPU",
     "platform is not supported by cufile",
     "cufile initialization failed",
+    "cuFile initialization failed",
+    "cuFileDriverOpen error",
     "Platform verification error",
     "GPUDirect Storage not supported",
     "cuFile driver open failed",
@@ -71,7 +73,8 @@ impl GdsCheckReader {
         } else if let Some(rest) = after("nvidia_fs version") {
             let (module, library) = rest.split_once("libcufile version:").unwrap_or((rest, ""));
             self.found.nvidia_fs = Some(module.trim())
-                .filter(|m| !m.is_empty())
+                // Where the module is not loaded, some versions print why they cannot tell.
+                .filter(|m| m.starts_with(|c: char| c.is_ascii_digit()))
                 .and_then(value);
             self.found.libcufile = Some(library.trim())
                 .filter(|l| !l.is_empty())
@@ -188,11 +191,15 @@ fn driver(text: &str) -> Option<DriverState> {
 }
 
 /// `GPU index 0 NVIDIA L40S bar:1 bar size (MiB):65536 supports GDS, IOMMU State: Disabled`, and the
-/// older `GPU 0 Quadro K1200 does not have supported architecture, …`.
+/// older `GPU 0 Quadro K1200 does not have supported architecture, …` and `GPU Index: 0 bar:1 bar size
+/// (MB):32768`, which says nothing of support.
 fn gpu(text: &str) -> Option<GdsGpu> {
     let rest = text.strip_prefix("GPU ")?;
-    let rest = rest.strip_prefix("index ").unwrap_or(rest);
-    let (index, rest) = rest.split_once(' ')?;
+    let nameless = rest.strip_prefix("Index: ");
+    let rest = nameless
+        .or_else(|| rest.strip_prefix("index "))
+        .unwrap_or(rest);
+    let (index, rest) = rest.split_at(rest.find(' ')?);
     let index = index.parse().ok()?;
     let refusal = rest
         .find(" does not ")
@@ -204,11 +211,12 @@ fn gpu(text: &str) -> Option<GdsGpu> {
     Some(GdsGpu {
         index,
         name: rest[..name_end].trim().to_owned(),
-        bar1_mib: rest.split_once("bar size (MiB):").and_then(|(_, t)| {
+        bar1_mib: rest.split_once("bar size (M").and_then(|(_, t)| {
+            let (_, t) = t.split_once("):")?;
             let digits = t.bytes().take_while(u8::is_ascii_digit).count();
             t[..digits].parse().ok()
         }),
-        supported: refusal.is_none() && rest.contains("supports GDS"),
+        supported: refusal.is_none() && (nameless.is_some() || rest.contains("supports GDS")),
         iommu: rest
             .split_once("IOMMU State:")
             .map(|(_, t)| t.trim().to_owned()),

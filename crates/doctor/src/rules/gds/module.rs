@@ -18,7 +18,7 @@ pub(super) const NOT_LOADED: Rule = Rule {
     summary: "nvidia-fs is not loaded: cuFile copies through host memory",
     page: Page {
         condition: "The module nvidia-fs is not loaded, and the kernel's P2PDMA does not stand in for it.",
-        detection: "/proc/driver/nvidia-fs is absent; gdscheck prints `nvidia_fs minimum version` instead of a version, or `compat` for its drivers.",
+        detection: "/proc/driver/nvidia-fs is absent; gdscheck prints `nvidia_fs minimum version` instead of a version, or `compat` for its drivers; cuFile's log says `nvidia-fs driver is not loaded`.",
         consequence: "cuFile works by POSIX reads and writes through host memory (compat mode), without saying so.",
         fix: "Install nvidia-fs and load it: modprobe nvidia-fs.",
         source: "NVIDIA GPUDirect Storage installation guide",
@@ -74,6 +74,36 @@ fn not_loaded(rule: &Rule, case: &Case) -> Vec<Finding> {
             rule.fault(title)
                 .quoting_all(quotes)
                 .implying(PairKind::GpuDrive, Verdict::Staged),
+        ));
+    }
+    for log in case.cufile_logs() {
+        let said = log.messages.iter().find(|message| {
+            let text = message.what.text.to_ascii_lowercase();
+            text.contains("nvidia-fs") && text.contains("not loaded")
+        });
+        let Some(said) = said else { continue };
+        // With compat mode allowed the library goes on; otherwise it refuses to start.
+        let refuses = log
+            .messages
+            .iter()
+            .find(|m| m.what.text.contains("Set allow_compat_mode to true"));
+        let (finding, verdict) = match refuses {
+            Some(_) => (
+                rule.broken(
+                    "nvidia-fs is not loaded and compat mode is off: cuFile does not start",
+                ),
+                Verdict::Broken,
+            ),
+            None => (
+                rule.fault("nvidia-fs is not loaded: cuFile copies through host memory"),
+                Verdict::Staged,
+            ),
+        };
+        findings.push(load_module(
+            finding
+                .quoting(&said.first)
+                .quoting_all(refuses.map(|m| &m.first))
+                .implying(PairKind::GpuFileSystem, verdict),
         ));
     }
     for machine in &case.machines {

@@ -68,7 +68,7 @@ pub(super) const VERIFICATION: Rule = Rule {
     summary: "gdscheck failed the platform",
     page: Page {
         condition: "gdscheck's own last word is that the platform is not supported.",
-        detection: "`Platform verification failed`; a GPU without the supported architecture (compute capability 6 or later).",
+        detection: "`Platform verification failed`, or an error in its place; a GPU without the supported architecture (compute capability 6 or later).",
         consequence: "GPUDirect Storage is unusable, whatever the drivers' lines say: `NVMe : Supported` can stand beside it.",
         fix: "What the error lines name: another GPU, the open GPU driver, IOMMU off.",
         source: "NVIDIA GPUDirect Storage guide, gdscheck",
@@ -91,12 +91,14 @@ fn verification(rule: &Rule, case: &Case) -> Vec<Finding> {
                 .chain(check.gpus.iter().map(|g| &g.cite))
                 .find(|cite| cite.quote.contains("supported architecture"));
             let all_refused = !check.gpus.is_empty() && check.gpus.iter().all(|g| !g.value.supported);
-            if failed.is_none() && !all_refused {
+            let died = check.errors.first().filter(|_| check.verification.is_none());
+            if failed.is_none() && !all_refused && died.is_none() {
                 return None;
             }
             let title = match (too_old, failed) {
                 (Some(_), _) => "GPUDirect Storage does not support this GPU's architecture, whatever the drivers' lines say",
                 (None, Some(_)) => "gdscheck failed the platform, whatever the drivers' lines say",
+                (None, None) if died.is_some() => "gdscheck ended in an error before it could verify the platform: cuFile does not start here",
                 (None, None) => "No GPU here supports GPUDirect Storage",
             };
             let finding: Finding = rule

@@ -5,6 +5,7 @@ use crowfly_route::topology::GpuVendor;
 use crowfly_route::units::Bytes;
 
 use crate::case::Case;
+use crate::evidence::kernel::Topic;
 use crate::facts::site::is_gpu;
 use crate::finding::{Finding, Quote};
 use crate::rule::{Family, Page, Rule};
@@ -16,7 +17,7 @@ pub(super) const SMALL_BAR: Rule = Rule {
     summary: "a GPU shows only a part of its memory on PCIe",
     page: Page {
         condition: "The window through which peers reach a GPU's memory is smaller than the memory.",
-        detection: "BAR 1 of an NVIDIA GPU (BAR 0 of an AMD one) at or below 256 MiB, or smaller than the GPU's memory.",
+        detection: "BAR 1 of an NVIDIA GPU (BAR 0 of an AMD one) at or below 256 MiB, or smaller than the GPU's memory; kernel messages that a BAR found no space.",
         consequence: "Only that much can be registered at a time: registrations fail, and GPUDirect Storage uses small buffers.",
         fix: "Above 4G decoding and resizable BAR in the firmware; for some boards the vendor's mode switch.",
         source: "practice; NVIDIA GPUDirect RDMA documentation, BAR sizes",
@@ -24,6 +25,8 @@ pub(super) const SMALL_BAR: Rule = Rule {
     },
     check: small_bar,
 };
+
+const MIB: u64 = 1 << 20;
 
 /// The window that all boards had before resizable BARs.
 const CLASSIC: Bytes = Bytes::mib(256);
@@ -60,8 +63,9 @@ fn small_bar(rule: &Rule, case: &Case) -> Vec<Finding> {
                 && window.value.size <= CLASSIC
             {
                 let title = format!(
-                    "{} shows {} of its memory on PCIe",
-                    function.address, window.value.size
+                    "{} shows {} MiB of its memory on PCIe",
+                    function.address,
+                    window.value.size.0 / MIB
                 );
                 findings.push(fixed(rule.warning(title)).quoting(&window.cite));
             }
@@ -80,8 +84,27 @@ fn small_bar(rule: &Rule, case: &Case) -> Vec<Finding> {
             }
         }
     }
+    findings.extend(unplaced(rule, case));
     findings.truncate(Finding::MAX_EVIDENCE);
     findings
+}
+
+/// The kernel found no room for a window.
+fn unplaced(rule: &Rule, case: &Case) -> Option<Finding> {
+    let said: Vec<_> = case
+        .kernel_logs()
+        .flat_map(|log| &log.messages)
+        .filter(|m| m.what.topic == Topic::BarAssignment)
+        .collect();
+    let device = said.first()?.what.device;
+    let of = device.map_or_else(|| "a device".to_owned(), |d| d.to_string());
+    Some(fixed(
+        rule.fault(format!(
+            "The kernel found no room for a memory window (BAR) of {of}: peers cannot reach its memory"
+        ))
+        .quoting_all(said.iter().map(|m| &m.first))
+        .doubting("The kernel tries again with less; a later line that assigns the same BAR settles it. Windows of virtual functions that nobody uses do not matter."),
+    ))
 }
 
 fn fixed(finding: Finding) -> Finding {

@@ -3,7 +3,7 @@
 use crowfly_route::obstacle::Fix;
 
 use crate::case::{Case, Machine};
-use crate::evidence::kernel::{CmdlineOrigin, KernelCmdline};
+use crate::evidence::kernel::{CmdlineOrigin, KernelCmdline, Topic};
 use crate::evidence::nccl_log::Note;
 use crate::facts::host::{has_amd_gpu, has_nvidia_gpu, is_virtual};
 use crate::finding::{Finding, Quote};
@@ -17,7 +17,7 @@ pub(super) const IOMMU: Rule = Rule {
     summary: "an IOMMU translates device addresses on bare metal",
     page: Page {
         condition: "The IOMMU is on and not in passthrough mode.",
-        detection: "Domain type DMA or DMA-FQ of a GPU's IOMMU group; iommu=, intel_iommu= and amd_iommu= on the kernel's command line; `IOMMU:` of gdscheck. amd_iommu=off and intel_iommu=off switch it off whatever iommu=pt says beside them.",
+        detection: "Domain type DMA or DMA-FQ of a GPU's IOMMU group; iommu=, intel_iommu= and amd_iommu= on the kernel's command line; `IOMMU:` of gdscheck; faults that the kernel reports. amd_iommu=off and intel_iommu=off switch it off whatever iommu=pt says beside them.",
         consequence: "Peer traffic goes up to the IOMMU, slower or not at all; GPUDirect Storage refuses it on many platforms.",
         fix: "iommu=pt, or off where nothing needs it.",
         source: "NVIDIA GPUDirect Storage guide; Linux kernel parameters",
@@ -35,6 +35,7 @@ fn iommu(rule: &Rule, case: &Case) -> Vec<Finding> {
     for line in case.command_lines() {
         findings.extend(on_command_line(rule, line));
     }
+    findings.extend(faults(rule, case));
     for check in case.gds_checks() {
         let Some(state) = &check.iommu else { continue };
         let words = state.value.to_ascii_lowercase();
@@ -53,6 +54,27 @@ fn iommu(rule: &Rule, case: &Case) -> Vec<Finding> {
         }
     }
     findings
+}
+
+/// Accesses that the IOMMU refused.
+fn faults(rule: &Rule, case: &Case) -> Option<Finding> {
+    let refused: Vec<_> = case
+        .kernel_logs()
+        .flat_map(|log| &log.messages)
+        .filter(|m| m.what.topic == Topic::Iommu)
+        .filter(|m| {
+            ["fault addr", "IO_PAGE_FAULT", "fault reason"]
+                .iter()
+                .any(|words| m.what.text.contains(words))
+        })
+        .collect();
+    (!refused.is_empty()).then(|| {
+        fix_iommu(
+            rule.fault("The IOMMU refused what a device read or wrote by DMA")
+                .quoting_all(refused.iter().map(|m| &m.first))
+                .doubting("A driver that maps its memory wrongly looks the same; see which device the message names."),
+        )
+    })
 }
 
 fn fix_iommu(finding: Finding) -> Finding {
@@ -113,7 +135,13 @@ fn on_command_line(rule: &Rule, line: &KernelCmdline) -> Option<Finding> {
     let off = has("amd_iommu", "off") || has("intel_iommu", "off") || has("iommu", "off");
     let passthrough = has("iommu", "pt") || has("iommu", "passthrough");
     let on = has("intel_iommu", "on") || has("amd_iommu", "on") || has("iommu", "force");
-    let first = found.first()?;
+    let Some(first) = found.first() else {
+        return Some(
+            rule.note("Nothing on the kernel's command line is about the IOMMU: the kernel's and the firmware's defaults hold")
+                .quoting(&line.cite)
+                .fixed_by(Fix::run("See what they are.", "cat /sys/kernel/iommu_groups/*/type | sort | uniq -c")),
+        );
+    };
     let later = match line.origin {
         CmdlineOrigin::BootLoader => {
             " after the next boot, once the boot loader's files are written"
@@ -132,7 +160,7 @@ fn on_command_line(rule: &Rule, line: &KernelCmdline) -> Option<Finding> {
         rule.note(format!("The IOMMU is in passthrough mode{later}"))
     } else if on {
         fix_iommu(rule.warning(format!(
-            "{}={} switches the IOMMU on{later} without iommu=pt",
+            "{}={} switches the IOMMU on without iommu=pt{later}",
             first.0, first.1
         )))
         .doubting("A virtual machine host needs it, and then ATS keeps peer traffic fast.")

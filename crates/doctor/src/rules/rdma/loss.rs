@@ -5,7 +5,7 @@ use crowfly_route::obstacle::Fix;
 use crate::case::Case;
 use crate::evidence::nccl_log::{LinkLayer, Release};
 use crate::facts::level::release;
-use crate::facts::rdma::ports;
+use crate::facts::rdma::{Port, PortGid, ports};
 use crate::facts::settings::settings;
 use crate::finding::Finding;
 use crate::rule::{Family, Page, Rule};
@@ -99,7 +99,29 @@ fn gid(rule: &Rule, case: &Case) -> Vec<Finding> {
             .doubting("Networks over IPv6 need none. In a container the table shows only the addresses of its own network namespace."),
         );
     }
+    if findings.is_empty() {
+        findings.extend(usable(rule, &ports));
+    }
     findings
+}
+
+/// The addresses that routable RoCE uses, as the tables show them.
+fn usable(rule: &Rule, ports: &[Port]) -> Option<Finding> {
+    let right: Vec<(String, &PortGid)> = ports
+        .iter()
+        .filter_map(|p| Some((p.name(), p.gids.iter().find(|g| g.version_2 && g.ipv4)?)))
+        .collect();
+    let words: Vec<String> = right
+        .iter()
+        .map(|(name, gid)| format!("{} of {name}", gid.index))
+        .collect();
+    (!words.is_empty()).then(|| {
+        rule.note(format!(
+            "The RoCE v2 address over IPv4 is index {}",
+            list(words.iter().map(String::as_str))
+        ))
+        .quoting_all(right.iter().map(|(_, gid)| gid.quote.clone()))
+    })
 }
 
 pub(super) const TRAFFIC_CLASS: Rule = Rule {
@@ -109,7 +131,7 @@ pub(super) const TRAFFIC_CLASS: Rule = Rule {
     summary: "nothing shows that RoCE traffic runs on the lossless priority",
     page: Page {
         condition: "RoCE traffic runs on a priority without flow control.",
-        detection: "Failed transfers of NCCL over RoCE without NCCL_IB_TC; a value that is no DSCP shifted by two bits. What the adapter and the switches treat as lossless is in mlnx_qos and their configuration.",
+        detection: "Failed transfers of NCCL over RoCE without NCCL_IB_TC; a value that looks like a DSCP not yet shifted by two bits (26, 34, 46), or is more than a byte. What the adapter and the switches treat as lossless is in mlnx_qos and their configuration.",
         consequence: "Under load packets are dropped, retries follow, and bandwidth collapses.",
         fix: "NCCL_IB_TC = DSCP of the lossless class, times four; GPU-initiated transports need their own setting.",
         source: "NVIDIA/nccl issue 2383; NVIDIA RoCE configuration",
@@ -118,6 +140,11 @@ pub(super) const TRAFFIC_CLASS: Rule = Rule {
     check: traffic_class,
 };
 
+/// A traffic class is one byte: six bits of DSCP, and two that mark congestion (RFC 3168).
+const MAX_CLASS: u32 = 255;
+/// Usual DSCPs of lossless classes that are no usual traffic classes.
+const UNSHIFTED: [u32; 3] = [26, 34, 46];
+
 fn traffic_class(rule: &Rule, case: &Case) -> Vec<Finding> {
     let set = settings(case, "NCCL_IB_TC");
     if let Some(setting) = set.first() {
@@ -125,11 +152,12 @@ fn traffic_class(rule: &Rule, case: &Case) -> Vec<Finding> {
             .value
             .trim()
             .parse::<u32>()
-            .is_ok_and(|tc| tc % 4 != 0 || tc > 255);
+            .is_ok_and(|tc| tc > MAX_CLASS || UNSHIFTED.contains(&tc));
         return if odd {
             vec![
-                rule.warning(format!("NCCL_IB_TC={} is no DSCP times four", setting.value))
+                rule.warning(format!("NCCL_IB_TC={} looks like a DSCP that was not shifted by two bits", setting.value))
                     .quoting(setting.quote.clone())
+                    .doubting("As it is written it may be meant: then it is another class than the usual ones, with the low two bits for congestion marks.")
                     .fixed_by(Fix::run("Use the DSCP of the lossless class times four, as the network defines it (26 gives 104).", "export NCCL_IB_TC=104")),
             ]
         } else {

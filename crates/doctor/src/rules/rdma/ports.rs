@@ -44,7 +44,7 @@ fn not_active(rule: &Rule, case: &Case) -> Vec<Finding> {
             let known: Vec<&Port> = ports.iter().filter(|p| p.active.is_some()).collect();
             let down: Vec<&Port> = known.iter().copied().filter(|p| p.active == Some(false)).collect();
             if down.is_empty() {
-                return None;
+                return all_active(rule, &known);
             }
             let names: Vec<String> = down.iter().map(|p| p.name()).collect();
             let names = list(names.iter().map(String::as_str));
@@ -66,6 +66,33 @@ fn not_active(rule: &Rule, case: &Case) -> Vec<Finding> {
             )
         })
         .collect()
+}
+
+/// What the ports of a machine are, when nothing is wrong with their state.
+fn all_active(rule: &Rule, known: &[&Port]) -> Option<Finding> {
+    let words: Vec<String> = known
+        .iter()
+        .map(|port| {
+            let rate = port
+                .rate_gbps
+                .map_or(String::new(), |rate| format!(" {rate:.0} Gb/s"));
+            let layer = match port.ethernet {
+                Some(true) => " RoCE",
+                Some(false) => " InfiniBand",
+                None => "",
+            };
+            format!("{}{rate}{layer}", port.name())
+        })
+        .collect();
+    let all = match words.len() {
+        0 => return None,
+        1 => "The RDMA port is active".to_owned(),
+        ports => format!("All {ports} RDMA ports are active"),
+    };
+    Some(
+        rule.note(format!("{all}: {}", list(words.iter().map(String::as_str))))
+            .quoting_all(known.iter().map(|p| p.quote.clone())),
+    )
 }
 
 pub(super) const RATES: Rule = Rule {
