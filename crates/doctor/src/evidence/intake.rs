@@ -183,6 +183,9 @@ impl Intake {
         // Nearly all lines are valid, and checking that alone is several times faster.
         let text =
             std::str::from_utf8(raw).map_or_else(|_| String::from_utf8_lossy(raw), Cow::Borrowed);
+        if memchr::memchr(b'\r', text.as_bytes()).is_none() {
+            return self.part(text.trim_end(), number, whole);
+        }
         // A progress bar rewrites its line, and other writers' text follows it.
         let mut parts = text.split('\r').peekable();
         while let Some(part) = parts.next() {
@@ -190,24 +193,29 @@ impl Intake {
             if part.is_empty() && !last {
                 continue;
             }
-            let cleaned = plain(part.trim_end());
-            let (mut text, mut task) = undecorated(&cleaned);
-            // Before decorations go: a heading can look like one.
-            if let Some(name) = self.headings.announced(&cleaned) {
-                self.turn_to(&name);
-                continue;
-            }
-            if self.named
-                && let Some((name, rest)) = writers::split(text)
-            {
-                self.turn_to(name);
-                let (inner, inner_task) = undecorated(rest);
-                (text, task) = (inner, inner_task.or(task));
-            }
-            if let Some(writer) = self.writers.get_mut(self.writer) {
-                let line = Line::new(&writer.source, number, text, task, whole || !last);
-                writer.desk.take(&line);
-            }
+            self.part(part.trim_end(), number, whole || !last);
+        }
+    }
+
+    /// A line, or what stands in one between two carriage returns.
+    fn part(&mut self, text: &str, number: LineNumber, whole: bool) {
+        let cleaned = plain(text);
+        let (mut text, mut task) = undecorated(&cleaned);
+        // Before decorations go: a heading can look like one.
+        if let Some(name) = self.headings.announced(&cleaned) {
+            self.turn_to(&name);
+            return;
+        }
+        if self.named
+            && let Some((name, rest)) = writers::split(text)
+        {
+            self.turn_to(name);
+            let (inner, inner_task) = undecorated(rest);
+            (text, task) = (inner, inner_task.or(task));
+        }
+        if let Some(writer) = self.writers.get_mut(self.writer) {
+            let line = Line::new(&writer.source, number, text, task, whole);
+            writer.desk.take(&line);
         }
     }
 

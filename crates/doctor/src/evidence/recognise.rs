@@ -5,7 +5,7 @@
 
 use std::sync::LazyLock;
 
-use aho_corasick::{AhoCorasick, AhoCorasickKind};
+use aho_corasick::{AhoCorasick, AhoCorasickKind, Input};
 
 use super::blocks::LsblkReader;
 use super::cufile::{CufileConfigReader, CufileLogReader, NvidiaFsStatsReader};
@@ -34,6 +34,15 @@ fn begin<R: Reader + Default + 'static>(line: &Line<'_>) -> Opening {
         verdict @ (Verdict::Taken | Verdict::Shared | Verdict::Last) => Some((reader, verdict)),
         Verdict::Refused | Verdict::Restart => None,
     }
+}
+
+/// The same, where only a line that starts with a number can be the first one: the words (`int`,
+/// `half`) are in too many lines of other programs.
+fn begin_with_number<R: Reader + Default + 'static>(line: &Line<'_>) -> Opening {
+    let text = line.trimmed().trim_start_matches('#').trim_start();
+    text.starts_with(|c: char| c.is_ascii_digit())
+        .then(|| begin::<R>(line))
+        .flatten()
 }
 
 /// A format's reader and its telling words; the first in the list that takes a line has it.
@@ -98,15 +107,12 @@ const TELLERS: &[Teller] = &[
             "Collective test",
             "Test NCCL",
             "Test CUDA",
-            "float",
-            "half",
-            "double",
-            "int",
-            "fp8",
-            "f8e",
-            "char",
         ],
         begin: begin::<NcclTestsReader>,
+    },
+    Teller {
+        words: &["float", "half", "double", "int", "fp8", "f8e", "char"],
+        begin: begin_with_number::<NcclTestsReader>,
     },
     Teller {
         words: &[
@@ -157,7 +163,7 @@ const TELLERS: &[Teller] = &[
         begin: begin::<LspciReader>,
     },
     Teller {
-        words: &["-[", " ["],
+        words: &["-[", "[0000:"],
         begin: begin::<LspciTreeReader>,
     },
     Teller {
@@ -294,11 +300,14 @@ pub(super) fn open(
     }
     let Some(words) = WORDS.as_ref() else { return };
     // The plain search skips ahead; only a line with a telling word is searched for all of them.
-    if words.find(line.text).is_none() {
+    let Some(first) = words.find(line.text) else {
         return;
-    }
+    };
     let mut candidates = 0_u64;
-    for found in words.find_overlapping_iter(line.text) {
+    // The first match to end is not the first to begin: a longer word can reach over it.
+    let from = first.end().saturating_sub(words.max_pattern_len());
+    let rest = Input::new(line.text).range(from..);
+    for found in words.find_overlapping_iter(rest) {
         if let Some(owner) = OWNERS.get(found.pattern().as_usize()) {
             candidates |= 1 << owner;
         }

@@ -2,6 +2,7 @@
 
 use std::sync::LazyLock;
 
+use aho_corasick::AhoCorasick;
 use memchr::memmem::Finder;
 
 use super::channel::ChannelLine;
@@ -29,6 +30,27 @@ static MARK: LazyLock<Finder<'static>> = LazyLock::new(|| Finder::new("CCL "));
 
 /// Where PyTorch's own lines about NCCL come from.
 static TORCH: LazyLock<Finder<'static>> = LazyLock::new(|| Finder::new("ProcessGroupNCCL.cpp:"));
+
+/// Words without which a message tells of neither a setting nor a plugin. One search for all of them
+/// spares most messages (a line for each operation) a dozen searches.
+static SETTING_OR_PLUGIN: LazyLock<Option<AhoCorasick>> = LazyLock::new(|| {
+    AhoCorasick::new([
+        " set by environment to ",
+        " set to ",
+        "Using network ",
+        "Using internal ",
+        "Assigned NET plugin ",
+        "NET plugin ",
+        "Plugin Path : ",
+        "P2P plugin ",
+        "Loaded net plugin ",
+        "No plugin found",
+    ])
+    .ok()
+});
+
+/// What names a communicator.
+static COMMUNICATOR: LazyLock<Finder<'static>> = LazyLock::new(|| Finder::new("comm 0x"));
 
 /// Most messages read out of one line; interleaving glues two, rarely three.
 const MAX_MESSAGES: usize = 16;
@@ -272,7 +294,8 @@ impl NcclReader {
                 self.note(message, Note::Nvls(!text.contains("not available")));
             }
             Some(b'N' | b'R' | b'U' | b'P' | b'I' | b'A' | b'F')
-                if self.setting(message) || self.plugin(message) => {}
+                if may_tell_of_setting_or_plugin(text)
+                    && (self.setting(message) || self.plugin(message)) => {}
             _ => self.remark(message),
         }
     }
@@ -477,7 +500,7 @@ impl NcclReader {
         let text = message.text;
         let note = if text.starts_with("NVLS comm 0x") {
             Note::NvlsConnected
-        } else if text.contains("comm 0x") {
+        } else if COMMUNICATOR.find(text.as_bytes()).is_some() {
             self.members
                 .take(text, message.by, message.line, message.whole);
             return;
@@ -539,6 +562,12 @@ impl NcclReader {
     fn plugin_note(&mut self, message: &Message<'_, '_>, note: PluginNote) {
         self.plugins.see(note, message.by, || message.cite());
     }
+}
+
+fn may_tell_of_setting_or_plugin(text: &str) -> bool {
+    SETTING_OR_PLUGIN
+        .as_ref()
+        .is_none_or(|words| words.is_match(text))
 }
 
 /// What PyTorch says when a collective did not end, or failed in the library.

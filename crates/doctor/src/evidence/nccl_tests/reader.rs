@@ -1,5 +1,8 @@
 //! The reader of nccl-tests and rccl-tests output.
 
+use std::sync::LazyLock;
+
+use aho_corasick::AhoCorasick;
 use crowfly_route::units::Bytes;
 
 use super::{Check, NcclTests, TestDevice, TestRow, Timing};
@@ -14,6 +17,21 @@ const MAX_ROWS: usize = 16_384;
 const MAX_DEVICES: usize = 32_768;
 /// Most parameters and failures kept.
 const MAX_REMARKS: usize = 256;
+
+/// Words of which every remark has one; most lines of other programs have none of them.
+static REMARKS: LazyLock<Option<AhoCorasick>> = LazyLock::new(|| {
+    AhoCorasick::new([
+        "algbw",
+        "out-of-place",
+        "(B)",
+        "Using devices",
+        "failure",
+        "Collective test",
+        "CCL version ",
+        "_perf",
+    ])
+    .ok()
+});
 
 #[derive(Default)]
 pub(crate) struct NcclTestsReader {
@@ -79,7 +97,10 @@ impl NcclTestsReader {
             self.found.average_bus = average.map(|gb| line.cite().of(gb));
             return Verdict::Taken;
         }
-        self.remark(text, line)
+        match REMARKS.as_ref().is_none_or(|words| words.is_match(text)) {
+            true => self.remark(text, line),
+            false => Verdict::Refused,
+        }
     }
 
     fn remark(&mut self, text: &str, line: &Line<'_>) -> Verdict {

@@ -3,7 +3,10 @@
 //! Cells are told apart by white space, because pastes lose and gain tabs; only the affinity columns
 //! behind them can be blank, and for those the tabs are counted where they are as the tool wrote them.
 
+use std::sync::LazyLock;
+
 use crowfly_route::units::NumaNode;
+use memchr::memmem::Finder;
 
 use super::{P2pMatrix, P2pStatus, TopoDevice, TopoLink, TopoMatrix, TopoName, TopoRow};
 use crate::evidence::cite::{Cite, Located};
@@ -13,6 +16,10 @@ use crate::evidence::{Artefact, Format};
 
 /// Most columns and most rows read; the largest systems have some dozens.
 const MAX_SIDE: usize = 1_024;
+
+/// The command whose argument says what a `-p2p` matrix is about.
+static P2P_COMMAND: LazyLock<Finder<'static>> =
+    LazyLock::new(|| Finder::new("nvidia-smi topo -p2p"));
 
 #[derive(Default)]
 pub(crate) struct MatrixReader {
@@ -319,7 +326,8 @@ fn p2p_status(word: &str) -> Option<P2pStatus> {
 
 /// The capability that a command line asks for: `nvidia-smi topo -p2p r`.
 fn p2p_command(text: &str) -> Option<Option<char>> {
-    let (_, arguments) = text.split_once("nvidia-smi topo -p2p")?;
+    let at = P2P_COMMAND.find(text.as_bytes())?;
+    let arguments = text.get(at + P2P_COMMAND.needle().len()..)?;
     Some(
         arguments
             .trim_start()
