@@ -3,6 +3,7 @@
 pub mod block;
 pub mod capture;
 pub mod cell;
+pub mod command;
 pub mod diagnosis;
 pub mod failure;
 pub mod hop;

@@ -279,15 +279,130 @@ fn given_a_dead_end_the_failure_names_it_before_anything_is_read() {
 #[test]
 fn given_what_is_no_text_the_hint_says_how_to_unpack_it() {
     let folder = folder(&[]);
-    fs::write(folder.path().join("log.gz"), b"\x1f\x8b\x08\0\0\0\0\0").expect("written");
+    fs::write(folder.path().join("log.xz"), b"\xfd7zXZ\0\0\0\0\0").expect("written");
+    fs::write(folder.path().join("log.zip"), b"PK\x03\x04\0\0\0").expect("written");
     fs::write(folder.path().join("core"), b"\x7fELF\x02\x01\x01\0\0\0\0\0").expect("written");
-    let output = explain(folder.path(), &["log.gz"]);
-    assert_eq!(output.status.code(), Some(65));
-    let told = text(&output.stderr);
-    assert!(told.starts_with("error[input-not-text]: "), "{told}");
-    assert!(told.contains("`zcat log.gz | crowfly explain -`"), "{told}");
+    for (name, hint) in [
+        ("log.xz", "`xzcat log.xz | crowfly explain -`"),
+        ("log.zip", "`unzip -p log.zip | crowfly explain -`"),
+    ] {
+        let output = explain(folder.path(), &[name]);
+        assert_eq!(output.status.code(), Some(65));
+        let told = text(&output.stderr);
+        assert!(told.starts_with("error[input-not-text]: "), "{told}");
+        assert!(told.contains(hint), "{told}");
+    }
     let output = explain(folder.path(), &["--json", "core"]);
     assert_eq!(json(&output)["error"]["code"], "input-not-text");
+}
+
+/// The text as gzip packs it.
+fn packed(text: &str) -> Vec<u8> {
+    let mut packer = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
+    packer.write_all(text.as_bytes()).expect("packed");
+    packer.finish().expect("packed")
+}
+
+#[test]
+fn given_a_packed_log_what_is_in_it_is_read_from_a_file_and_from_standard_input() {
+    let folder = folder(&[]);
+    // Logs that were rotated and joined are several packs, one behind the other.
+    let (front, back) = STAGED_LOG.split_at(STAGED_LOG.len() / 2);
+    let mut log = packed(front);
+    log.extend(packed(back));
+    fs::write(folder.path().join("log.gz"), &log).expect("written");
+    let document = json(&explain(folder.path(), &["--json", "log.gz"]));
+    assert_eq!(document["verdict"], "staged");
+    assert_eq!(document["sources"][0]["lines"], 8);
+    let output = piped(folder.path(), &["explain", "--json", "-"], &log);
+    assert_eq!(json(&output)["verdict"], "staged");
+
+    fs::write(folder.path().join("half.gz"), &log[..log.len() / 3]).expect("written");
+    let output = explain(folder.path(), &["--json", "half.gz"]);
+    assert_eq!(output.status.code(), Some(65));
+    assert_eq!(json(&output)["error"]["code"], "input-damaged");
+}
+
+/// Runs the program with these bytes on standard input, as far as it wants them.
+fn piped(folder: &Path, arguments: &[&str], bytes: &[u8]) -> Output {
+    let mut child = crowfly(folder, arguments)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("the program starts");
+    let _ = child.stdin.take().expect("piped").write_all(bytes);
+    child.wait_with_output().expect("it ends")
+}
+
+#[test]
+fn given_an_endless_stream_of_no_text_it_is_refused_without_waiting_for_its_end() {
+    let folder = folder(&[]);
+    let endless = fs::File::open("/dev/zero").expect("every Linux has it");
+    let output = crowfly(folder.path(), &["explain", "--json"])
+        .stdin(endless)
+        .output()
+        .expect("the program starts");
+    assert_eq!(output.status.code(), Some(65));
+    assert_eq!(json(&output)["error"]["code"], "input-not-text");
+}
+
+#[test]
+fn given_a_snapshot_longer_than_a_paste_may_be_a_file_is_read_and_a_stream_refused_with_the_reason()
+{
+    const LONG: usize = 17 << 20;
+    let mut machine = machines::dgx_h100();
+    for at in 0..LONG / 1_000 {
+        let key = format!("/sys/kernel/iommu_groups/{at}/{:0>970}", "x");
+        machine.text(&key, "1");
+    }
+    let snapshot = machine.snapshot().to_json();
+    assert!(snapshot.len() > 16 << 20);
+    let folder = folder(&[("node.json", snapshot.as_str())]);
+    let document = json(&explain(folder.path(), &["--json", "node.json"]));
+    let pairs = document["pairs"].as_array().expect("a list");
+    assert!(pairs.iter().any(|pair| pair["kind"] == "gpu-nic"));
+
+    let output = piped(folder.path(), &["explain", "--json"], snapshot.as_bytes());
+    let document = json(&output);
+    assert_eq!(document["refused"][0]["code"], "kept-too-long");
+    assert_eq!(output.status.code(), Some(3));
+}
+
+#[test]
+fn given_each_verdict_the_exit_status_tells_it() {
+    let folder = folder(&[
+        ("direct", direct_log().as_str()),
+        ("staged", STAGED_LOG),
+        (
+            "socket",
+            STAGED_LOG.replace("NET/IB/0", "NET/Socket/0").as_str(),
+        ),
+        (
+            "broken",
+            &format!(
+                "{STAGED_LOG}alpha:101:140 [0] transport/net_ib.cc:1295 NCCL WARN NET/IB : Got \
+                 completion from peer 10.0.0.2<45678> with status=12 opcode=0 len=0 vendor err 129 \
+                 (Send) localGid fe80::1 remoteGidsfe80::2 hca mlx5_0\n"
+            ),
+        ),
+        ("open", "NCCL version 2.21.5+cuda12.4\n"),
+    ]);
+    for (name, verdict, status) in [
+        ("direct", "direct", 0),
+        ("staged", "staged", 1),
+        ("socket", "socket", 1),
+        ("broken", "broken", 2),
+        ("open", "insufficient-evidence", 3),
+    ] {
+        let output = explain(folder.path(), &["--json", name]);
+        assert_eq!(json(&output)["verdict"], verdict, "{name}");
+        assert_eq!(output.status.code(), Some(status), "{name}");
+    }
+    let output = explain(folder.path(), &["--no-such-option"]);
+    assert_eq!(output.status.code(), Some(64));
+    let output = explain(folder.path(), &["not there"]);
+    assert_eq!(output.status.code(), Some(66));
 }
 
 #[test]

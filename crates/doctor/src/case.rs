@@ -7,6 +7,8 @@ use std::sync::Arc;
 use crowfly_route::snapshot::{Observation, Snapshot};
 use crowfly_route::topology::Topology;
 
+use crate::evidence::intake::MAX_LINE_BYTES;
+use crate::evidence::kept::MAX_KEPT_BYTES;
 use crate::evidence::{Artefact, Document, Format, Section, SourceName};
 use crate::finding::Quote;
 
@@ -67,6 +69,18 @@ impl Case {
             let Artefact::Kept(kept) = &section.artefact else {
                 continue;
             };
+            if kept.too_long {
+                self.refused.push(Refused {
+                    quote: Quote::from(&kept.cite),
+                    code: "kept-too-long",
+                    why: format!(
+                        "of a text or a line this long only a part is kept: at most {} MiB and {} MiB",
+                        MAX_KEPT_BYTES >> 20,
+                        MAX_LINE_BYTES >> 20,
+                    ),
+                });
+                continue;
+            }
             let bytes = kept.text.as_bytes();
             let refused = match section.format {
                 Format::Snapshot => match Snapshot::from_json(bytes) {

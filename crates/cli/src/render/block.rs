@@ -3,6 +3,7 @@
 use unicode_width::UnicodeWidthStr;
 
 use super::cell::Cell;
+use super::command;
 use super::style::{FAINT, paint};
 use super::text::wrap;
 
@@ -10,7 +11,16 @@ use super::text::wrap;
 #[derive(Clone, Debug)]
 pub struct Block {
     indent: usize,
-    lines: Vec<(&'static str, Vec<Cell>)>,
+    lines: Vec<(&'static str, Content)>,
+}
+
+/// What stands to the right of a label.
+#[derive(Clone, Debug)]
+enum Content {
+    /// Text that wraps.
+    Parts(Vec<Cell>),
+    /// What to type, behind a word and a prompt.
+    Command(&'static str, String),
 }
 
 impl Block {
@@ -24,7 +34,14 @@ impl Block {
 
     /// Adds a line. An empty label continues the line above it.
     pub fn line(&mut self, label: &'static str, parts: impl IntoIterator<Item = Cell>) {
-        self.lines.push((label, parts.into_iter().collect()));
+        let parts = parts.into_iter().collect();
+        self.lines.push((label, Content::Parts(parts)));
+    }
+
+    /// Adds a command below the line above; `before` stands in front of it (`$ `).
+    pub fn command(&mut self, before: &'static str, command: &str) {
+        self.lines
+            .push(("", Content::Command(before, command.to_owned())));
     }
 
     /// The block in at most `columns` columns; every line ends with a newline.
@@ -34,9 +51,17 @@ impl Block {
         let indent = " ".repeat(self.indent);
         let rest = " ".repeat(self.indent + label_width + 2);
         let mut text = String::new();
-        for (label, parts) in &self.lines {
+        for (label, content) in &self.lines {
             let padding = " ".repeat(label_width - label.width());
             let first = format!("{indent}{}{padding}  ", paint(FAINT, label));
+            let parts = match content {
+                Content::Parts(parts) => parts,
+                Content::Command(before, words) => {
+                    let (first, rest) = (format!("{rest}{before}"), format!("{rest}    "));
+                    text.push_str(&command::render(words, columns, &first, &rest));
+                    continue;
+                }
+            };
             let line: String = parts.iter().map(Cell::to_string).collect();
             text.push_str(wrap(&line, columns, &first, &rest).trim_end());
             text.push('\n');

@@ -1,11 +1,12 @@
 //! A diagnosis for people: the answer on one screen, the details after it when asked for.
 
 use anstyle::Style;
-use crowfly_doctor::{Diagnosis, Severity, Verdict};
+use crowfly_doctor::verdict::{Basis, KindVerdict};
+use crowfly_doctor::{Diagnosis, Finding, Missing, Severity, Verdict};
+use unicode_width::UnicodeWidthStr;
 
 use super::cell::Cell;
-use super::style::{BAD, CODE, FAINT, GOOD, STRONG, WARN, paint};
-use super::table::Table;
+use super::style::{BAD, FAINT, GOOD, STRONG, WARN, paint};
 use super::text::{count, harmless, wrap};
 use crate::commands::doctor::answer::Answer;
 
@@ -19,35 +20,115 @@ mod sources;
 
 pub use finding::{place, words as quoted};
 
-/// Findings told with evidence and fix on the one screen.
-const TOP_FINDINGS: usize = 3;
-/// Findings told on a line each after those.
-const FURTHER_FINDINGS: usize = 6;
-/// Things to collect that are told on the one screen.
-const FEW_MISSING: usize = 3;
+/// What fits a terminal of the usual size, above the prompt.
+const SCREEN_LINES: usize = 23;
 /// A heading's text starts here.
 const INDENT: usize = 2;
 
-/// The answer in at most `columns` columns; `all` tells every pair and all of each finding.
+/// How much is told.
+#[derive(Clone, Copy, Debug)]
+pub struct Extent {
+    /// Findings told with evidence and fix.
+    top: usize,
+    /// Lines quoted, and steps told, of each of those.
+    quotes: usize,
+    steps: usize,
+    /// Findings told on a line each after those.
+    further: usize,
+    /// Lines that the reason of a kind's verdict may take.
+    why: usize,
+    /// Things to collect.
+    missing: usize,
+    /// Groups of things that could not be looked at, slots, and obstacles of the slots.
+    unseen: usize,
+    slots: usize,
+    obstacles: usize,
+    /// Whether all of it is told, and what would be left out is not counted.
+    all: bool,
+}
+
+impl Extent {
+    const ALL: Self = Self {
+        top: usize::MAX,
+        quotes: usize::MAX,
+        steps: usize::MAX,
+        further: usize::MAX,
+        why: usize::MAX,
+        missing: usize::MAX,
+        unseen: usize::MAX,
+        slots: usize::MAX,
+        obstacles: usize::MAX,
+        all: true,
+    };
+    const MOST: Self = Self {
+        top: 2,
+        quotes: 2,
+        steps: 2,
+        further: 6,
+        why: 2,
+        missing: 2,
+        unseen: 3,
+        slots: 8,
+        obstacles: 1,
+        all: false,
+    };
+
+    /// What is told on one screen, the most first.
+    fn shrinking() -> impl Iterator<Item = Self> {
+        let steps: [fn(&mut Self); 10] = [
+            |_| {},
+            |e| e.top = 1,
+            |e| e.further = 3,
+            |e| e.missing = 1,
+            |e| (e.quotes, e.unseen) = (1, 1),
+            |e| (e.obstacles, e.slots) = (0, 5),
+            |e| e.steps = 1,
+            |e| (e.why, e.further) = (1, 2),
+            |e| e.missing = 0,
+            |e| (e.top, e.further, e.slots) = (0, 3, 3),
+        ];
+        let mut extent = Self::MOST;
+        steps.into_iter().map(move |step| {
+            step(&mut extent);
+            extent
+        })
+    }
+}
+
+/// The answer in at most `columns` columns: on one screen, or with every pair and all of each finding.
 pub fn render(answer: &Answer, columns: usize, all: bool) -> String {
+    if all {
+        return compose(answer, columns, Extent::ALL);
+    }
+    let mut text = String::new();
+    for extent in Extent::shrinking() {
+        text = compose(answer, columns, extent);
+        if text.lines().count() <= SCREEN_LINES {
+            break;
+        }
+    }
+    text
+}
+
+fn compose(answer: &Answer, columns: usize, extent: Extent) -> String {
     let diagnosis = &answer.diagnosis;
     let mut text = headline(diagnosis, columns);
     if answer.case.is_empty() {
-        text.push_str(&sources::unknown(&answer.case, columns));
+        text.push_str(&sources::unknown(&answer.case, columns, extent.all));
         return text;
     }
-    text.push_str(&kinds(diagnosis, columns));
-    text.push_str(&findings(diagnosis, columns, all));
-    if all {
+    text.push_str(&kinds(diagnosis, columns, extent.why));
+    text.push_str(&findings(diagnosis, columns, extent));
+    if extent.all {
         text.push_str(&pairs::render(diagnosis, columns));
     }
     if let Some(host) = &answer.host {
-        text.push_str(&host::render(host, columns, all));
+        text.push_str(&host::render(host, columns, extent));
     }
-    text.push_str(&missing(diagnosis, columns, all));
+    text.push_str(&missing(diagnosis, columns, extent));
     text.push('\n');
-    text.push_str(&sources::render(&answer.case, columns, all));
-    if !all {
+    text.push_str(&sources::render(&answer.case, columns, extent.all));
+    if !extent.all {
         text.push_str(&more(diagnosis, columns));
     }
     text
@@ -84,26 +165,53 @@ fn headline(diagnosis: &Diagnosis, columns: usize) -> String {
     format!("{}\n", line.replacen(verdict.trim_end(), &styled, 1))
 }
 
-/// One line for each kind of pair.
-fn kinds(diagnosis: &Diagnosis, columns: usize) -> String {
+/// A row for each kind of pair, its reason on at most so many lines.
+fn kinds(diagnosis: &Diagnosis, columns: usize, lines: usize) -> String {
     if diagnosis.kinds.is_empty() {
         return String::new();
     }
-    let mut table = Table::new().text("").text("").flexible("");
+    let width = |texts: &mut dyn Iterator<Item = usize>| texts.max().unwrap_or_default();
+    let titles = width(&mut diagnosis.kinds.iter().map(|k| k.kind.title().width()));
+    let verdicts = width(&mut diagnosis.kinds.iter().map(|k| judged(k).width()));
+    let mut text = String::from("\n");
     for kind in &diagnosis.kinds {
-        table.row([
-            Cell::styled(STRONG, kind.kind.title()),
-            Cell::styled(style(kind.verdict), words(kind.verdict)),
-            Cell::from(&kind.why),
-        ]);
+        let title = Cell::styled(STRONG, kind.kind.title()).padded(titles);
+        let verdict = Cell::styled(style(kind.verdict), judged(kind)).padded(verdicts);
+        let first = format!("{:INDENT$}{title}  {verdict}  ", "");
+        let rest = " ".repeat(INDENT + titles + 2 + verdicts + 2);
+        text.push_str(&at_most(&kind.why, lines, columns, &first, &rest));
     }
-    format!("\n{}", indented(&table.render(columns - INDENT)))
+    text
 }
 
-fn findings(diagnosis: &Diagnosis, columns: usize, all: bool) -> String {
+/// The verdict on a kind, with what it rests on where no transfer was seen.
+fn judged(kind: &KindVerdict) -> String {
+    match (kind.verdict, kind.basis) {
+        (Verdict::InsufficientEvidence, _) => "not shown".to_owned(),
+        (verdict, Some(Basis::Predicted)) => format!("{} by layout", words(verdict)),
+        (verdict, Some(Basis::Measured)) => format!("{} by rate", words(verdict)),
+        (verdict, _) => words(verdict),
+    }
+}
+
+/// Text on at most so many lines; what is left out is marked.
+fn at_most(text: &str, lines: usize, columns: usize, first: &str, rest: &str) -> String {
+    let whole = wrap(&harmless(text), columns.saturating_sub(1), first, rest);
+    let mut told: Vec<&str> = whole.lines().take(lines).collect();
+    let cut;
+    if whole.lines().count() > lines
+        && let Some(last) = told.pop()
+    {
+        cut = format!("{}…", last.trim_end_matches([',', ';', ':', ' ']));
+        told.push(&cut);
+    }
+    told.iter().map(|line| format!("{line}\n")).collect()
+}
+
+fn findings(diagnosis: &Diagnosis, columns: usize, extent: Extent) -> String {
     let findings = &diagnosis.findings;
     let mut text = String::new();
-    if all {
+    if extent.all {
         for one in findings {
             text.push('\n');
             text.push_str(&finding::whole(one, columns));
@@ -115,21 +223,29 @@ fn findings(diagnosis: &Diagnosis, columns: usize, all: bool) -> String {
         .iter()
         .filter(|f| f.severity > Severity::Note)
         .count();
-    let top = TOP_FINDINGS.min(grave);
+    let top = extent.top.min(grave);
     for one in findings.iter().take(top) {
         text.push('\n');
-        text.push_str(&finding::brief(one, columns));
+        let told = opens_with(diagnosis, one);
+        text.push_str(&finding::brief(
+            one,
+            extent.quotes,
+            extent.steps,
+            told,
+            columns,
+        ));
     }
     let rest = findings.iter().skip(top);
     let mut lines = String::new();
-    for one in rest.clone().take(FURTHER_FINDINGS) {
-        lines.push_str(&finding::line(one, columns));
+    for one in rest.clone().take(extent.further) {
+        let told = opens_with(diagnosis, one);
+        lines.push_str(&finding::line(one, told, columns));
     }
     if !lines.is_empty() {
         text.push('\n');
         text.push_str(&lines);
     }
-    let left = rest.count().saturating_sub(FURTHER_FINDINGS);
+    let left = rest.count().saturating_sub(extent.further);
     if left > 0 {
         let left = format!("and {} more", count(left, "finding"));
         text.push_str(&format!("{}\n", paint(FAINT, left)));
@@ -137,59 +253,67 @@ fn findings(diagnosis: &Diagnosis, columns: usize, all: bool) -> String {
     text
 }
 
-/// What to collect, with the command.
-fn missing(diagnosis: &Diagnosis, columns: usize, all: bool) -> String {
-    let told = if all {
-        diagnosis.missing.len()
-    } else {
-        FEW_MISSING
-    };
-    let mut text = String::new();
-    for missing in diagnosis.missing.iter().take(told) {
-        let about = missing
-            .about
-            .map_or(String::new(), |kind| format!(" ({})", kind.title()));
-        let line = format!(
-            "{}{about}: {}",
-            harmless(&missing.what),
-            harmless(&missing.why)
-        );
-        text.push_str(&wrap(&line, columns, "  ", "  "));
-        text.push('\n');
-        let command = paint(CODE, harmless(&missing.command));
-        text.push_str(&format!("    $ {command}\n"));
+/// Whether the headline says what a finding's title says.
+fn opens_with(diagnosis: &Diagnosis, finding: &Finding) -> bool {
+    diagnosis
+        .headline
+        .contains(finding.title.trim_end_matches('.'))
+}
+
+/// What to collect, with the command; questions that one command settles stand together.
+fn missing(diagnosis: &Diagnosis, columns: usize, extent: Extent) -> String {
+    let mut groups: Vec<(&str, Vec<&Missing>)> = Vec::new();
+    for missing in &diagnosis.missing {
+        match groups.iter_mut().find(|(c, _)| *c == missing.command) {
+            Some((_, group)) => group.push(missing),
+            None => groups.push((&missing.command, vec![missing])),
+        }
     }
-    let left = diagnosis.missing.len().saturating_sub(told);
+    let mut text = String::new();
+    for (command, group) in groups.iter().take(extent.missing) {
+        for missing in group {
+            let about = missing
+                .about
+                .map_or(String::new(), |kind| format!("{}: ", kind.title()));
+            let line = format!("{about}{}; {}", missing.what, missing.why);
+            text.push_str(&wrap(&harmless(&line), columns, "  ", "    "));
+            text.push('\n');
+        }
+        text.push_str(&super::command::render(command, columns, "  $ ", "      "));
+    }
+    let left = groups.len().saturating_sub(extent.missing);
+    if text.is_empty() {
+        return text;
+    }
     if left > 0 {
         text.push_str(&paint(FAINT, format!("  and {left} more\n")));
     }
-    match text.is_empty() {
-        true => text,
-        false => format!(
-            "\n{}\n{text}",
-            paint(STRONG, "To settle what is open, collect")
-        ),
-    }
+    let heading = match diagnosis.verdict {
+        Verdict::InsufficientEvidence => "To settle it, collect",
+        _ => "To be sure, collect",
+    };
+    format!("\n{}\n{text}", paint(STRONG, heading))
 }
 
 /// What `--all` and the other forms would tell.
 fn more(diagnosis: &Diagnosis, columns: usize) -> String {
     let pairs = diagnosis.pairs.len() as u64 + diagnosis.pairs_beyond_limit;
+    let pairs = usize::try_from(pairs).unwrap_or(usize::MAX);
+    let told: Vec<String> = [(pairs, "pair"), (diagnosis.findings.len(), "finding")]
+        .into_iter()
+        .filter(|(n, _)| *n > 0)
+        .map(|(n, what)| count(n, what))
+        .collect();
     let mut forms = Vec::new();
-    if pairs > 0 || !diagnosis.findings.is_empty() {
-        let pairs = usize::try_from(pairs).unwrap_or(usize::MAX);
-        forms.push(format!(
-            "--all tells {} and {} in full",
-            count(pairs, "pair"),
-            count(diagnosis.findings.len(), "finding")
-        ));
+    if !told.is_empty() {
+        forms.push(format!("--all tells {} in full", told.join(" and ")));
     }
     if diagnosis.findings.iter().any(|f| !f.fix.is_empty()) {
         forms.push("--fix-script prints the fixes".to_owned());
     }
     if let Some(finding) = diagnosis.findings.first() {
         forms.push(format!(
-            "`crowfly doctor --rule {}` explains the first finding",
+            "`crowfly doctor --rule {0}` explains {0}",
             finding.code
         ));
     }

@@ -6,7 +6,7 @@ use crowfly_route::units::significant;
 
 use super::block::Block;
 use super::cell::Cell;
-use super::style::{BAD, CODE, FAINT, STRONG, WARN};
+use super::style::{BAD, FAINT, STRONG, WARN};
 use super::text::{harmless, wrap};
 
 const INDENT: usize = 10;
@@ -60,10 +60,10 @@ fn details(obstacle: &Obstacle) -> Block {
         let label = if index == 0 { "fix" } else { "" };
         block.line(label, [Cell::from(&fix.what)]);
         if let Some(command) = &fix.command {
-            block.line("", ["$ ".into(), Cell::styled(CODE, command)]);
+            block.command("$ ", command);
         }
         if let Some(check) = &fix.check {
-            block.line("", ["check: $ ".into(), Cell::styled(CODE, check)]);
+            block.command("check: $ ", check);
         }
     }
     if obstacle.fix.is_empty() && obstacle.effect != Effect::Unproven {

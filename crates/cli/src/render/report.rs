@@ -50,6 +50,7 @@ pub fn render(answer: &Answer) -> String {
         ));
     }
     body.push_str(&section("What was read", &sources(answer)));
+    body.push_str(&identity(answer));
     if answer.case.is_empty() {
         body.push_str(&section("What is known", &formats()));
     }
@@ -330,6 +331,32 @@ fn sources(answer: &Answer) -> String {
         );
     }
     html
+}
+
+/// Whether what identifies the machines is shown.
+fn identity(answer: &Answer) -> String {
+    let mut snapshots = answer
+        .case
+        .machines
+        .iter()
+        .filter_map(|m| m.snapshot.as_ref());
+    let machines = match (snapshots.clone().next(), snapshots.all(|s| s.redacted)) {
+        (None, _) => "",
+        (Some(_), true) => {
+            "Names of hosts and users, serial numbers and addresses of the machines are stand-ins. "
+        }
+        (Some(_), false) => {
+            "Names of hosts and users, serial numbers and addresses of the machines are not replaced. "
+        }
+    };
+    let files = match answer.case.documents.is_empty() {
+        true => "",
+        false => "Lines quoted from files are as they were given.",
+    };
+    match (machines, files) {
+        ("", "") => String::new(),
+        _ => format!("<p class=\"soft\">{machines}{files}</p>\n"),
+    }
 }
 
 fn formats() -> String {

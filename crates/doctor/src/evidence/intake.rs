@@ -106,6 +106,11 @@ impl Intake {
         }
     }
 
+    /// Whether what came so far shows that the source is no text, so that reading on is of no use.
+    pub fn is_binary(&self) -> bool {
+        self.binary.is_some()
+    }
+
     fn begin(&mut self) {
         let head = self.head.take().unwrap_or_default();
         if let Some((mut wide, mark)) = Wide::of(&head) {
@@ -288,6 +293,11 @@ fn binary_kind(head: &[u8]) -> Option<&'static str> {
         (b"\x89PNG", "PNG image"),
         (b"\xff\xd8\xff", "JPEG image"),
     ];
+    const TAR: &[u8] = b"ustar";
+    const TAR_AT: usize = 257;
+    if head.get(TAR_AT..).is_some_and(|rest| rest.starts_with(TAR)) {
+        return Some("tar archive");
+    }
     let known = MAGIC.iter().find(|(magic, _)| head.starts_with(magic));
     match known {
         Some((_, kind)) => Some(kind),

@@ -3,6 +3,7 @@
 use serde::Serialize;
 
 use super::cite::Cite;
+use super::intake::MAX_LINE_BYTES;
 use super::line::Line;
 use super::reader::{Reader, Verdict};
 use super::{Artefact, Format};
@@ -19,6 +20,8 @@ pub struct KeptText {
     pub cite: Cite,
     /// Whether all of it is here: not longer than [`MAX_KEPT_BYTES`] and not cut off.
     pub complete: bool,
+    /// Whether it, or a line of it, was too long to be kept.
+    pub too_long: bool,
 }
 
 impl KeptText {
@@ -27,14 +30,18 @@ impl KeptText {
             text: String::new(),
             cite: line.cite(),
             complete: true,
+            too_long: false,
         }
     }
 
     fn push(&mut self, line: &Line<'_>) {
-        if self.text.len() + line.full.len() < MAX_KEPT_BYTES {
+        let cut = line.full.len() >= MAX_LINE_BYTES;
+        self.too_long |= cut;
+        if !self.too_long && self.text.len() + line.full.len() < MAX_KEPT_BYTES {
             self.text.push_str(line.full);
             self.text.push('\n');
         } else {
+            self.too_long = true;
             self.complete = false;
         }
     }

@@ -2,7 +2,7 @@
 
 use crate::case::Case;
 use crate::finding::{Finding, Severity};
-use crate::verdict::{Basis, KindVerdict, Verdict};
+use crate::verdict::{KindVerdict, Verdict};
 
 pub(super) fn headline(
     case: &Case,
@@ -26,8 +26,6 @@ pub(super) fn headline(
     };
     let gravest = findings.first().filter(|f| f.severity >= least);
     let shown = findings.iter().find(|f| f.severity == Severity::Note);
-    let parts: Vec<String> = kinds.iter().map(part).collect();
-    let kinds = parts.join("; ");
     let opening = match (verdict, gravest) {
         (Verdict::InsufficientEvidence, None) => match shown {
             Some(note) => format!(
@@ -51,26 +49,9 @@ pub(super) fn headline(
         (Verdict::Socket, None) => "Data goes through the kernel's network stack".to_owned(),
         (Verdict::Broken, None) => "Data does not arrive".to_owned(),
     };
-    if kinds.is_empty() {
-        format!("{opening}.")
-    } else {
-        format!("{opening} ({kinds}).")
-    }
+    format!("{opening}.")
 }
 
 fn trimmed(title: &str) -> &str {
     title.trim_end_matches('.')
-}
-
-fn part(kind: &KindVerdict) -> String {
-    let how = match (kind.verdict, kind.basis) {
-        (Verdict::InsufficientEvidence, _) => "not shown",
-        (_, Some(Basis::Predicted)) => "by the machine's layout",
-        (_, Some(Basis::Measured)) => "by the rate measured",
-        _ => "as seen",
-    };
-    match kind.verdict {
-        Verdict::InsufficientEvidence => format!("{} {how}", kind.kind.title()),
-        verdict => format!("{} {verdict} {how}", kind.kind.title()),
-    }
 }

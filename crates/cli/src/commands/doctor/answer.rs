@@ -1,5 +1,6 @@
 //! What `doctor` and `explain` answer with, and in which forms.
 
+use std::hash::{BuildHasher, RandomState};
 use std::path::PathBuf;
 
 use clap::Args;
@@ -25,6 +26,10 @@ pub struct AnswerArgs {
     /// Also write a report that needs nothing but itself, with a drawing of the machine
     #[arg(long, value_name = "FILE")]
     pub html: Option<PathBuf>,
+    /// Keep host names, user names, serial numbers and addresses of machines in the report as they
+    /// are. Lines quoted from files stay as they were given in any case
+    #[arg(long, requires = "html")]
+    pub unredacted: bool,
     /// Print the fixes as a shell script to read and to run yourself; what could do harm is
     /// commented out, with the reason. Nothing is run
     #[arg(long, conflicts_with = "html")]
@@ -101,6 +106,27 @@ impl Answer {
         }
     }
 
+    /// The same answer for others' eyes: drawn from the machines with stand-ins for what identifies
+    /// them, so that no finding, name or picture shows more than a redacted snapshot does.
+    fn redacted(&self, salt: u64) -> Self {
+        let mut case = Case {
+            documents: self.case.documents.clone(),
+            refused: self.case.refused.clone(),
+            ..Case::new()
+        };
+        for machine in &self.case.machines {
+            match &machine.snapshot {
+                Some(seen) => case.add_snapshot(machine.source.clone(), seen.redacted(salt)),
+                None => case.machines.push(machine.clone()),
+            }
+        }
+        let host = match self.host {
+            Some(_) => case.machines.first().and_then(Host::of),
+            None => None,
+        };
+        Self::new(case, host)
+    }
+
     /// The exit status that tells the verdict.
     pub const fn exit(&self) -> Exit {
         match self.diagnosis.verdict {
@@ -173,8 +199,17 @@ impl AnswerArgs {
             return Ok(Exit::Ok);
         }
         if let Some(path) = &self.html {
+<<<<<<< HEAD
             let report = render::report::render(answer);
             file::replace(path, report.as_bytes())?;
+=======
+            let report = match self.unredacted {
+                true => render::report::render(answer),
+                // The standard library's hash keys are the system's random numbers.
+                false => render::report::render(&answer.redacted(RandomState::new().hash_one(0))),
+            };
+            file::replace(path, report.as_bytes(), || Ok(()))?;
+>>>>>>> 9504611 (Answer on one screen, read packed logs, and share no names in reports)
             out.note(&format!("report written to {}", shown(path)));
         }
         let all = self.all || out.verbose();

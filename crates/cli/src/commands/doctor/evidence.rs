@@ -1,15 +1,19 @@
 //! Evidence that the user gives: files and streams, read piece by piece into a case.
 
+use std::cell::Cell;
 use std::collections::BTreeSet;
 use std::fs::{self, File};
-use std::io::{self, IsTerminal, Read};
+use std::io::{self, BufRead, BufReader, IsTerminal, Read};
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
 use crowfly_doctor::Case;
+use crowfly_doctor::evidence::kept::MAX_KEPT_BYTES;
 use crowfly_doctor::evidence::{Document, Intake};
+use flate2::bufread::MultiGzDecoder;
 
 use crate::failure::{Exit, Failure};
+use crate::machine;
 use crate::output::Output;
 use crate::path::shown;
 use crate::render::progress::Progress;
@@ -18,6 +22,12 @@ use crate::render::progress::Progress;
 const PIECE: usize = 256 << 10;
 /// Sources smaller than this are read before a progress bar could be looked at.
 const WORTH_A_BAR: u64 = 64 << 20;
+/// How a snapshot begins, whatever white space its JSON has.
+const SNAPSHOT: &[u8] = b"\"crowfly.snapshot/";
+/// Bytes in which that is looked for.
+const SNAPSHOT_HEAD: u64 = 512;
+/// How gzip's format begins.
+const GZIP: &[u8] = b"\x1f\x8b";
 /// What standard input is called, on the command line and in what is quoted from it.
 const DASH: &str = "-";
 const STDIN: &str = "stdin";
@@ -65,7 +75,13 @@ pub fn read_named(names: &[PathBuf], case: &mut Case, out: &mut Output) -> Resul
     }
     let progress = out.progress();
     for source in sources {
-        case.add_document(source.read(&progress)?);
+        match source.large_snapshot() {
+            Some(path) => {
+                let snapshot = machine::read_snapshot(path)?;
+                case.add_snapshot(path.to_string_lossy().as_ref(), snapshot);
+            }
+            None => case.add_document(source.read(&progress)?),
+        }
     }
     Ok(())
 }
@@ -118,19 +134,29 @@ fn open(path: &Path) -> Result<(Source, (u64, u64)), Failure> {
 }
 
 impl Source {
+    /// The file, where it is a snapshot that is too long to be kept as a part of a paste.
+    fn large_snapshot(&self) -> Option<&Path> {
+        let Self::File {
+            path,
+            size: Some(size),
+            ..
+        } = self
+        else {
+            return None;
+        };
+        (*size > MAX_KEPT_BYTES as u64).then_some(())?;
+        let mut head = Vec::new();
+        let opened = File::open(path).ok()?;
+        opened.take(SNAPSHOT_HEAD).read_to_end(&mut head).ok()?;
+        let begins = head.trim_ascii_start().starts_with(b"{");
+        let is_snapshot = head.windows(SNAPSHOT.len()).any(|w| w == SNAPSHOT);
+        (begins && is_snapshot).then_some(path)
+    }
+
     fn read(self, progress: &Progress) -> Result<Document, Failure> {
         match self {
-            Self::Stdin => {
-                let stdin = io::stdin();
-                stream(STDIN, &mut stdin.lock(), |_| {})
-                    .map_err(|error| Failure::reading(Path::new(STDIN), &error))
-                    .and_then(as_text)
-            }
-            Self::File {
-                path,
-                mut file,
-                size,
-            } => {
+            Self::Stdin => stream(STDIN, Path::new(STDIN), io::stdin().lock(), |_| {}),
+            Self::File { path, file, size } => {
                 let name = path.to_string_lossy();
                 let bar = size.is_some_and(|size| size >= WORTH_A_BAR);
                 if bar {
@@ -141,31 +167,84 @@ impl Source {
                         progress.at(done);
                     }
                 };
-                stream(&name, &mut file, tell)
-                    .map_err(|error| Failure::reading(&path, &error))
-                    .and_then(as_text)
+                stream(&name, &path, file, tell)
             }
         }
     }
 }
 
-/// Reads a source to its end, a piece at a time; `tell` hears how many bytes were read.
-fn stream(name: &str, source: &mut impl Read, tell: impl Fn(u64)) -> io::Result<Document> {
+/// A source that tells how many bytes were read from it.
+struct Counted<'a, R> {
+    source: R,
+    done: &'a Cell<u64>,
+}
+
+impl<R: Read> Read for Counted<'_, R> {
+    fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
+        let read = self.source.read(into)?;
+        self.done.set(self.done.get() + read as u64);
+        Ok(read)
+    }
+}
+
+/// Reads a source to its end, unpacked if it is packed with gzip; `tell` hears how many bytes of it
+/// were read.
+fn stream(
+    name: &str,
+    path: &Path,
+    source: impl Read,
+    tell: impl Fn(u64),
+) -> Result<Document, Failure> {
+    let done = Cell::new(0);
+    let counted = Counted {
+        source,
+        done: &done,
+    };
+    let mut source = BufReader::with_capacity(PIECE, counted);
+    let packed = begins_packed(&mut source).map_err(|error| Failure::reading(path, &error))?;
+    let tell = || tell(done.get());
+    if !packed {
+        let document = take_in(name, &mut source, tell);
+        return as_text(document.map_err(|error| Failure::reading(path, &error))?);
+    }
+    let document = take_in(name, &mut MultiGzDecoder::new(source), tell);
+    let unpacked = document.map_err(|error| match error.kind() {
+        io::ErrorKind::InvalidData | io::ErrorKind::InvalidInput | io::ErrorKind::UnexpectedEof => {
+            let what = format!("could not unpack {name}: {error}");
+            Failure::new("input-damaged", Exit::BadData, what)
+                .hint("it is packed with gzip, and cut off or damaged: get it again")
+        }
+        _ => Failure::reading(path, &error),
+    })?;
+    as_text(unpacked)
+}
+
+fn begins_packed(source: &mut impl BufRead) -> io::Result<bool> {
+    loop {
+        match source.fill_buf() {
+            Ok(head) => return Ok(head.starts_with(GZIP)),
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
+    }
+}
+
+/// Takes in all of a text, or as much of something else as shows what it is.
+fn take_in(name: &str, source: &mut impl Read, tell: impl Fn()) -> io::Result<Document> {
     let mut intake = Intake::new(name);
     let mut piece = vec![0; PIECE];
-    let mut done = 0;
-    loop {
+    while !intake.is_binary() {
         match source.read(&mut piece) {
-            Ok(0) => return Ok(intake.finish()),
+            Ok(0) => break,
             Ok(read) => {
                 intake.feed(piece.get(..read).unwrap_or_default());
-                done += read as u64;
-                tell(done);
+                tell();
             }
             Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
             Err(error) => return Err(error),
         }
     }
+    Ok(intake.finish())
 }
 
 /// Refuses what is no text.
@@ -176,10 +255,11 @@ fn as_text(document: Document) -> Result<Document, Failure> {
     let name = document.source.as_str();
     let unpack = match kind {
         "gzip archive" => Some("zcat"),
+        "zip archive" => Some("unzip -p"),
+        "tar archive" => Some("tar -xO --wildcards '*log*' -f"),
         "bzip2 archive" => Some("bzcat"),
         "xz archive" => Some("xzcat"),
         "zstd archive" => Some("zstdcat"),
-        "UTF-16 text" => Some("iconv -f UTF-16 -t UTF-8"),
         _ => None,
     };
     let hint = match unpack {

@@ -14,6 +14,12 @@ pub const RULES_SCHEMA: &str = "crowfly.rules/1";
 pub const RULE_SCHEMA: &str = "crowfly.rule/1";
 /// The most rules that are suggested for a code that is none.
 const FEW: usize = 3;
+/// An id has a letter or two and a number.
+const MAX_ID: usize = 5;
+/// A part of a name must be this long to tell anything.
+const MIN_PART: usize = 3;
+/// No name is longer; more of what was asked for is not compared.
+const MAX_NAME: usize = 64;
 
 #[derive(Serialize)]
 struct List {
@@ -76,25 +82,97 @@ pub fn page(code: &str, out: &mut Output) -> Result<Exit, Failure> {
 }
 
 fn unknown(code: &str) -> Failure {
-    let asked = code.to_ascii_lowercase();
-    let like = |rule: &&Rule| {
-        let family = rule.id.trim_end_matches(|c: char| c.is_ascii_digit());
-        let letters = asked.trim_end_matches(|c: char| c.is_ascii_digit());
-        let numbered = letters.len() < asked.len();
-        let named = asked.len() > 2 && rule.name.contains(asked.as_str());
-        named || (numbered && family.eq_ignore_ascii_case(letters))
-    };
-    let alike: Vec<String> = Rule::all()
-        .filter(like)
-        .take(FEW)
+    let alike: Vec<String> = nearest(code)
+        .iter()
         .map(|rule| format!("{} {}", rule.id, rule.name))
         .collect();
     let hint = match alike.as_slice() {
         [] => "`crowfly doctor --list-rules` lists them".to_owned(),
-        alike => format!(
-            "there is {}; `crowfly doctor --list-rules` lists all",
-            alike.join(", ")
+        [one] => format!("do you mean {one}? `crowfly doctor --list-rules` lists all"),
+        several => format!(
+            "do you mean one of {}? `crowfly doctor --list-rules` lists all",
+            several.join(", ")
         ),
     };
     Failure::usage(format!("there is no rule `{code}`")).hint(hint)
+}
+
+/// The rules whose id or name is like what was asked for, the likest first.
+fn nearest(asked: &str) -> Vec<&'static Rule> {
+    let asked = asked.to_ascii_lowercase();
+    let mut alike: Vec<(usize, &Rule)> = Rule::all()
+        .filter_map(|rule| Some((distance(&asked, rule)?, rule)))
+        .collect();
+    alike.sort_by_key(|(distance, _)| *distance);
+    alike.into_iter().take(FEW).map(|(_, rule)| rule).collect()
+}
+
+/// How far a rule is from what was asked for; `None` where the two have little in common.
+fn distance(asked: &str, rule: &Rule) -> Option<usize> {
+    let (id, digits) = (rule.id.to_ascii_lowercase(), |c: char| c.is_ascii_digit());
+    let numbered = asked.ends_with(digits);
+    if numbered && asked.len() <= MAX_ID {
+        let family = |text: &str| text.trim_end_matches(digits).to_owned();
+        let number = |text: &str| {
+            text.trim_start_matches(|c| !digits(c))
+                .parse::<usize>()
+                .ok()
+        };
+        // Of one family the numbers decide: `N99` is nearest to the last of them.
+        return (family(asked) == family(&id))
+            .then(|| Some(number(asked)?.abs_diff(number(&id)?)))
+            .flatten();
+    }
+    if asked.len() >= MIN_PART && rule.name.contains(asked) {
+        return Some(0);
+    }
+    let edits = edits(asked, rule.name);
+    (edits <= rule.name.len() / 3).then_some(edits)
+}
+
+/// The fewest characters to add, remove or replace between two words (Levenshtein).
+fn edits(from: &str, to: &str) -> usize {
+    let to: Vec<char> = to.chars().collect();
+    let mut row: Vec<usize> = (0..=to.len()).collect();
+    for (at, c) in from.chars().take(MAX_NAME).enumerate() {
+        let mut diagonal = std::mem::replace(&mut row[0], at + 1);
+        for (column, other) in to.iter().enumerate() {
+            let replaced = diagonal + usize::from(c != *other);
+            diagonal = row[column + 1];
+            row[column + 1] = replaced.min(diagonal + 1).min(row[column] + 1);
+        }
+    }
+    row.last().copied().unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn given_a_slip_the_rule_that_was_meant_comes_first() {
+        for (asked, meant) in [
+            ("gpu-nic-to-far", "gpu-nic-too-far"),
+            ("chanels-without-gdrdma", "channels-without-gdrdma"),
+            ("GPU_NIC_TOO_FAR", "gpu-nic-too-far"),
+            ("too-far", "gpu-nic-too-far"),
+        ] {
+            let found = nearest(asked).first().map(|rule| rule.name);
+            assert_eq!(found, Some(meant), "{asked}");
+        }
+    }
+
+    #[test]
+    fn given_a_number_that_a_family_does_not_have_its_nearest_ones_come_first() {
+        let ids: Vec<&str> = nearest("K99").iter().map(|rule| rule.id).collect();
+        assert!(ids.iter().all(|id| id.starts_with('K')), "{ids:?}");
+        assert_eq!(ids.len(), FEW);
+    }
+
+    #[test]
+    fn given_nothing_alike_nothing_is_suggested() {
+        assert!(nearest("qqqqqqqqqqqq").is_empty());
+        assert!(nearest("").is_empty());
+        assert!(nearest(&"n".repeat(100_000)).is_empty());
+    }
 }

@@ -9,6 +9,8 @@ use crate::commands::doctor::watch::Changes;
 use crate::render::style::{FAINT, GOOD, STRONG, paint};
 use crate::render::text::{harmless, wrap};
 
+/// Lines quoted and steps told of a finding that came up.
+const FEW: usize = 2;
 /// Pairs told one by one.
 const FEW_PAIRS: usize = 12;
 
@@ -50,7 +52,7 @@ pub fn render(changes: &Changes, now: &Diagnosis, after: Duration, columns: usiz
         text.push('\n');
     }
     for new in &changes.appeared {
-        text.push_str(&finding::brief(new, columns));
+        text.push_str(&finding::brief(new, FEW, FEW, false, columns));
     }
     text
 }

@@ -7,23 +7,27 @@ use crowfly_route::units::significant;
 use super::severity_style;
 use crate::render::block::Block;
 use crate::render::cell::Cell;
-use crate::render::style::{CODE, FAINT, STRONG};
+use crate::render::style::{FAINT, STRONG};
 use crate::render::text::{harmless, wrap};
 
 const INDENT: usize = 10;
-/// What is told of a finding on the one screen.
-const FEW_QUOTES: usize = 2;
-const FEW_STEPS: usize = 2;
 /// Pairs named by a finding that is told in full.
 const FEW_PAIRS: usize = 8;
 
-/// What is wrong, what shows it first, and the first steps.
-pub fn brief(finding: &Finding, columns: usize) -> String {
+/// What is wrong, the first lines that show it, and the first steps. A title that was `told` before is
+/// not told again.
+pub fn brief(
+    finding: &Finding,
+    quotes: usize,
+    most_steps: usize,
+    told: bool,
+    columns: usize,
+) -> String {
     let mut block = Block::indented(INDENT);
-    evidence(finding, FEW_QUOTES, &mut block);
+    evidence(finding, quotes, &mut block);
     cost(finding, &mut block);
-    steps(finding, FEW_STEPS, &mut block);
-    format!("{}{}", line(finding, columns), block.render(columns))
+    steps(finding, most_steps, &mut block);
+    format!("{}{}", line(finding, told, columns), block.render(columns))
 }
 
 /// All of it.
@@ -51,15 +55,18 @@ pub fn whole(finding: &Finding, columns: usize) -> String {
         block.line("pairs", [Cell::from(format!("{}{more}", pairs.join(", ")))]);
     }
     block.line("source", [Cell::styled(FAINT, finding.reference)]);
-    format!("{}{}", line(finding, columns), block.render(columns))
+    format!("{}{}", line(finding, false, columns), block.render(columns))
 }
 
-/// Code, name and title.
-pub fn line(finding: &Finding, columns: usize) -> String {
+/// Code and name, and the title unless it was `told` before.
+pub fn line(finding: &Finding, told: bool, columns: usize) -> String {
     let severity = finding.severity;
     let first = Cell::styled(severity_style(severity), severity.as_str()).padded(INDENT);
     let code = Cell::styled(STRONG, format!("{} {}", finding.code, finding.name));
-    let head = format!("{code}  {}", harmless(&finding.title));
+    let head = match told {
+        true => code.to_string(),
+        false => format!("{code}  {}", harmless(&finding.title)),
+    };
     let mut text = wrap(&head, columns, &first, &" ".repeat(INDENT));
     text.push('\n');
     text
@@ -105,10 +112,10 @@ fn steps(finding: &Finding, most: usize, block: &mut Block) {
         let label = if index == 0 { "fix" } else { "" };
         block.line(label, [Cell::from(&fix.what)]);
         if let Some(command) = &fix.command {
-            block.line("", ["$ ".into(), Cell::styled(CODE, command)]);
+            block.command("$ ", command);
         }
         if let Some(check) = &fix.check {
-            block.line("", ["check: $ ".into(), Cell::styled(CODE, check)]);
+            block.command("check: $ ", check);
         }
     }
     let left = finding.fix.len().saturating_sub(most);

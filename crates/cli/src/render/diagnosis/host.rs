@@ -3,7 +3,7 @@
 use crowfly_route::hop::Standing;
 use crowfly_route::topology::{PcieSpeed, Relation};
 
-use super::indented;
+use super::{Extent, indented};
 use crate::commands::doctor::host::{Host, Unseen};
 use crate::commands::doctor::slots::{Other, Slot, Slots};
 use crate::render::cell::Cell;
@@ -12,13 +12,8 @@ use crate::render::style::{BAD, FAINT, GOOD, STRONG, WARN, paint};
 use crate::render::table::Table;
 use crate::render::text::{count, harmless, wrap};
 
-/// Obstacles told on the one screen.
-const FEW_OBSTACLES: usize = 2;
-/// Groups of unseen things told on the one screen.
-const FEW_UNSEEN: usize = 4;
-
 /// What exists, what could not be looked at, and what a GPU would find.
-pub fn render(host: &Host, columns: usize, all: bool) -> String {
+pub fn render(host: &Host, columns: usize, extent: Extent) -> String {
     let mut text = String::new();
     let mut line = |label: &str, rest: &str| {
         let label = format!("{label} ");
@@ -34,18 +29,18 @@ pub fn render(host: &Host, columns: usize, all: bool) -> String {
     if !host.machine.is_empty() {
         line("The machine:", &format!("{}.", host.machine));
     }
-    text.push_str(&unseen(&host.unseen, columns, all));
+    text.push_str(&unseen(&host.unseen, columns, extent));
     if let Some(slots) = &host.slots {
-        text.push_str(&in_slots(slots, columns, all));
+        text.push_str(&in_slots(slots, columns, extent));
     }
     format!("\n{text}")
 }
 
-fn unseen(unseen: &[Unseen], columns: usize, all: bool) -> String {
+fn unseen(unseen: &[Unseen], columns: usize, extent: Extent) -> String {
     if unseen.is_empty() {
         return String::new();
     }
-    let told = if all { usize::MAX } else { FEW_UNSEEN };
+    let told = extent.unseen;
     let mut text = format!("\n{}\n", paint(STRONG, "Could not be looked at or asked"));
     for one in unseen.iter().take(told) {
         let places = match one.places {
@@ -58,7 +53,7 @@ fn unseen(unseen: &[Unseen], columns: usize, all: bool) -> String {
         }
         text.push_str(&wrap(&harmless(&line), columns, "  ", "    "));
         text.push('\n');
-        if all {
+        if extent.all {
             let example = wrap(&harmless(&one.example), columns, "    ", "    ");
             text.push_str(&format!("{}\n", paint(FAINT, example)));
         }
@@ -77,7 +72,7 @@ struct Alike<'a> {
     names: Vec<String>,
 }
 
-fn in_slots(slots: &Slots, columns: usize, all: bool) -> String {
+fn in_slots(slots: &Slots, columns: usize, extent: Extent) -> String {
     if slots.slots.is_empty() {
         return String::new();
     }
@@ -100,7 +95,7 @@ fn in_slots(slots: &Slots, columns: usize, all: bool) -> String {
         .flexible("slot")
         .text("link")
         .flexible("its way to");
-    for group in &groups {
+    for group in groups.iter().take(extent.slots) {
         let link = group.link.map_or_else(Cell::nothing, |speed| {
             Cell::from(format!("{speed} · {}", speed.rate()))
         });
@@ -117,9 +112,13 @@ fn in_slots(slots: &Slots, columns: usize, all: bool) -> String {
             table.row(first.clone().into_iter().chain([other]));
         }
     }
-    let heading = "If a GPU sat in a slot, as this host is (there is none; gpu0 stands for it)";
+    let heading = "If a GPU sat in a slot of this host";
     let mut text = format!("\n{}\n", paint(STRONG, heading));
     text.push_str(&indented(&table.render(columns - super::INDENT)));
+    let left = groups.len().saturating_sub(extent.slots);
+    if left > 0 {
+        text.push_str(&paint(FAINT, format!("  and {left} more\n")));
+    }
     if slots.beyond_limit > 0 {
         let left = format!(
             "  and {}, not looked at\n",
@@ -127,14 +126,21 @@ fn in_slots(slots: &Slots, columns: usize, all: bool) -> String {
         );
         text.push_str(&paint(WARN, left));
     }
-    let told = if all { usize::MAX } else { FEW_OBSTACLES };
+    let told = extent.obstacles;
     for met in slots.obstacles.iter().take(told) {
         text.push('\n');
         text.push_str(&obstacle::render(&met.obstacle, columns));
     }
-    let left = slots.obstacles.len().saturating_sub(told);
-    if left > 0 {
-        text.push_str(&paint(FAINT, format!("and {left} more\n")));
+    let left: Vec<&str> = slots
+        .obstacles
+        .iter()
+        .skip(told)
+        .map(|met| met.obstacle.code.as_str())
+        .collect();
+    if !left.is_empty() {
+        let line = format!("--all explains {}", left.join(", "));
+        text.push_str(&paint(FAINT, wrap(&line, columns, "  ", "  ")));
+        text.push('\n');
     }
     text
 }

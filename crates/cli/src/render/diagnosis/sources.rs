@@ -4,9 +4,8 @@ use crowfly_doctor::Case;
 use crowfly_doctor::evidence::{Document, Format, Section};
 
 use super::finding::place;
-use crate::render::cell::Cell;
-use crate::render::style::{CODE, FAINT, STRONG, WARN, paint};
-use crate::render::table::Table;
+use crate::render::command;
+use crate::render::style::{FAINT, STRONG, WARN, paint};
 use crate::render::text::{count, harmless, wrap};
 
 /// Artefacts of one source that are named.
@@ -94,8 +93,8 @@ fn unread(document: &Document, columns: usize) -> String {
     document.unread.first.iter().map(line).collect()
 }
 
-/// What the sources looked like, and what would have been known.
-pub fn unknown(case: &Case, columns: usize) -> String {
+/// What the sources looked like, and what would have been known; `all` tells how to get each of that.
+pub fn unknown(case: &Case, columns: usize, all: bool) -> String {
     let mut text = String::new();
     for document in &case.documents {
         let name = harmless(document.source.as_str()).into_owned();
@@ -103,24 +102,51 @@ pub fn unknown(case: &Case, columns: usize) -> String {
             usize::try_from(document.lines).unwrap_or(usize::MAX),
             "line",
         );
-        let line = match document.unread.first.is_empty() {
-            true => format!("{name} has nothing in it ({lines})."),
-            false => format!("{name} ({lines}) looks like this:"),
+        let line = match (document.lines, document.unread.first.is_empty()) {
+            (0, _) => format!("{name} is empty."),
+            (_, true) => format!("{name} has {lines} and no words in them."),
+            (_, false) => format!("{name} ({lines}) looks like this:"),
         };
         text.push('\n');
         text.push_str(&wrap(&line, columns, "", "  "));
         text.push('\n');
         text.push_str(&unread(document, columns));
     }
+    if !all {
+        text.push_str(&names(columns));
+        return text;
+    }
     let heading = "These are known, by what is in them, pasted or saved whole or in parts:";
     text.push_str(&format!("\n{}\n", paint(STRONG, heading)));
-    let mut table = Table::new().text("").flexible("");
     for format in Format::ALL {
-        table.row([
-            Cell::from(format.title()),
-            Cell::styled(CODE, format.collect()),
-        ]);
+        text.push_str(&format!("  {}\n", format.title()));
+        text.push_str(&command::render(
+            format.collect(),
+            columns,
+            "    $ ",
+            "        ",
+        ));
     }
-    text.push_str(&super::indented(&table.render(columns - super::INDENT)));
+    text
+}
+
+/// What is known, by name, and where to begin.
+fn names(columns: usize) -> String {
+    let titles: Vec<&str> = Format::ALL.iter().map(|format| format.title()).collect();
+    let known = format!(
+        "Known by what is in it, pasted or saved whole or in parts: {}.",
+        titles.join(", ")
+    );
+    let mut text = format!("\n{}\n\n", wrap(&known, columns, "", ""));
+    text.push_str(&format!("{}\n", paint(STRONG, "Good to begin with")));
+    for format in [Format::NcclLog, Format::TopoMatrix, Format::Snapshot] {
+        text.push_str(&command::render(
+            format.collect(),
+            columns,
+            "  $ ",
+            "      ",
+        ));
+    }
+    text.push_str(&paint(FAINT, "--all tells how to get each of them.\n"));
     text
 }
