@@ -199,17 +199,12 @@ impl AnswerArgs {
             return Ok(Exit::Ok);
         }
         if let Some(path) = &self.html {
-<<<<<<< HEAD
-            let report = render::report::render(answer);
-            file::replace(path, report.as_bytes())?;
-=======
             let report = match self.unredacted {
                 true => render::report::render(answer),
                 // The standard library's hash keys are the system's random numbers.
                 false => render::report::render(&answer.redacted(RandomState::new().hash_one(0))),
             };
-            file::replace(path, report.as_bytes(), || Ok(()))?;
->>>>>>> 9504611 (Answer on one screen, read packed logs, and share no names in reports)
+            file::replace(path, report.as_bytes())?;
             out.note(&format!("report written to {}", shown(path)));
         }
         let all = self.all || out.verbose();
