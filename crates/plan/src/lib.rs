@@ -7,16 +7,26 @@
 //! 2. [`catalog`]: what is known, with sources and confidence;
 //! 3. [`cluster`], [`workload`]: what a question is about;
 //! 4. [`article`]: the source article's arithmetic; [`calibrated`]: collectives as they are measured;
-//! 5. [`fabric`]: switches, cables, power and cost.
+//! 5. [`step`], [`assess`]: a training step, and whether the straight way matters for it;
+//! 6. [`checkpoint`], [`loading`], [`fabric`]: storage, data, and what to buy;
+//! 7. [`observed`]: servers from snapshots, rates from receipts;
+//! 8. [`validate`], [`claims`]: published measurements beside predictions, and claims that are wrong.
 #![forbid(unsafe_code)]
 
 pub mod article;
+pub mod assess;
 pub mod calibrated;
 pub mod catalog;
+pub mod checkpoint;
+pub mod claims;
 pub mod cluster;
 mod error;
 pub mod fabric;
 pub mod figure;
+pub mod loading;
+pub mod observed;
+pub mod step;
+pub mod validate;
 pub mod workload;
 
 pub use error::PlanError;

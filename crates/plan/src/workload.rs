@@ -20,7 +20,6 @@ pub const GRADIENT_BYTES: f64 = 2.0;
 pub const CHECKPOINT_BYTES: f64 = 14.0;
 /// What a GPU works on in a step where nobody says.
 pub const DEFAULT_TOKENS_PER_GPU: u64 = 16_384;
-/// The models know their shapes in this many cases; a model given by its size has none.
 const BILLION: f64 = 1e9;
 
 /// A model.
@@ -163,8 +162,10 @@ pub struct Workload {
     pub pipeline: u32,
     /// Expert parallel degree.
     pub expert: u32,
-    /// Tokens that one GPU's replica works on in a step, per GPU of the replica.
+    /// Tokens of a step over all GPUs.
     pub tokens_per_gpu: u64,
+    /// Whether activations are worked out again in the backward pass.
+    pub recompute: bool,
 }
 
 impl Workload {
@@ -177,6 +178,7 @@ impl Workload {
             pipeline: 1,
             expert: 1,
             tokens_per_gpu: DEFAULT_TOKENS_PER_GPU,
+            recompute: false,
         }
     }
 

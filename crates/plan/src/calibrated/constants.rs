@@ -57,6 +57,22 @@ pub const SIMPLE: ProtocolConstants = ProtocolConstants {
     payload: 1.0,
 };
 
+/// The most that LL moves in B/s, on one domain, on fewer than four, on more (tuning.cc, Hopper):
+/// cores check a flag for every 4 B.
+const LL_MOST: [f64; 3] = [141e9, 45e9, 35e9];
+
+/// What a protocol makes of `rate` B/s among this many domains.
+pub fn carried(protocol: Protocol, rate: f64, domains: u32) -> f64 {
+    let payload = rate * of(protocol).payload;
+    let [one, few, many] = LL_MOST;
+    match (protocol, domains) {
+        (Protocol::Ll, ..=1) => payload.min(one),
+        (Protocol::Ll, 2..=3) => payload.min(few),
+        (Protocol::Ll, 4..) => payload.min(many),
+        _ => payload,
+    }
+}
+
 /// Those of a protocol.
 pub const fn of(protocol: Protocol) -> ProtocolConstants {
     match protocol {

@@ -32,7 +32,7 @@ impl Group {
             let latency = constant.base_ring
                 + (steps - between) * constant.ring_scale_up_step
                 + between * self.network_step(protocol);
-            let transfer = sent / (network.min(inner) * constant.payload);
+            let transfer = sent / constants::carried(protocol, network.min(inner), self.domains);
             Estimate::of(latency, transfer, Algorithm::Ring, protocol, bound)
         };
         self.protocols(bytes).map(way).collect()

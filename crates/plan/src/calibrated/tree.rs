@@ -12,7 +12,8 @@ impl Group {
         }
         let network = self.network.0 * RING_SHARE * TREE_SHARE / self.tree_passes();
         let inner = if self.per_domain > 1 {
-            self.inner_rate() * TREE_SHARE
+            // In the middle of a chain a GPU sends the data on and the sum back.
+            self.inner_rate() * TREE_SHARE / 2.0
         } else {
             f64::INFINITY
         };
@@ -29,7 +30,7 @@ impl Group {
             let between = constant.tree_network_step + constants::transport_step(self.transport);
             let latency =
                 constant.base_tree + 2.0 * (inside * constant.tree_scale_up_step + depth * between);
-            let streaming = bytes / (network.min(inner) * constant.payload);
+            let streaming = bytes / constants::carried(protocol, network.min(inner), self.domains);
             let transfer = streaming * (1.0 + pipeline_fill(stages, bytes));
             Estimate::of(latency, transfer, Algorithm::Tree, protocol, bound)
         };
