@@ -49,6 +49,10 @@ pub(super) fn of(op: &Op, remote: Remote, pieces: usize) -> Vec<Request> {
 }
 
 #[cfg(test)]
+#[expect(
+    clippy::single_range_in_vec_init,
+    reason = "a list of one range is meant"
+)]
 mod tests {
     use super::super::super::super::provider::{OpId, Segment, Verb};
     use super::*;
