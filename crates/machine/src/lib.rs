@@ -6,6 +6,7 @@
 
 mod capture;
 pub mod huge_pages;
+pub mod limits;
 pub mod numa;
 pub mod residency;
 mod root;

@@ -122,6 +122,17 @@ pub enum TransferError {
         /// What changed: `size 10 -> 20`, `modification time`.
         what: String,
     },
+    /// Memory that the transfer moves bytes to or from vanished: the file whose pages it was made
+    /// of was cut, or the device that published it is gone.
+    #[error(
+        "the memory behind {path} at {offset} is gone: the file it follows was cut, or its device was removed"
+    )]
+    MemoryGone {
+        /// The path of the file on the other side of the transfer.
+        path: String,
+        /// Offset in that file of the bytes that could not be moved.
+        offset: u64,
+    },
     /// The destination file could not be written.
     #[error("cannot write {path} at {offset}: {source}")]
     Write {
@@ -141,6 +152,18 @@ pub enum TransferError {
         bytes: u64,
         /// The file system's answer.
         source: io::Error,
+    },
+    /// This process may not write files of that size; nothing was written.
+    #[error(
+        "{path} would have {bytes} bytes; this process may write files of {most} at most (`ulimit -f`)"
+    )]
+    FileTooLarge {
+        /// The file's path.
+        path: String,
+        /// How many bytes were to be written.
+        bytes: u64,
+        /// The limit, in bytes.
+        most: u64,
     },
     /// Memory could not be had.
     #[error(transparent)]
@@ -188,8 +211,10 @@ impl TransferError {
             Self::OutOfRange { .. } => "out-of-range",
             Self::Shrank { .. } => "file-shrank",
             Self::Changed { .. } => "file-changed",
+            Self::MemoryGone { .. } => "memory-gone",
             Self::Write { .. } => "write-failed",
             Self::NoSpace { .. } => "no-space",
+            Self::FileTooLarge { .. } => "file-too-large",
             Self::Memory(error) => error.code(),
             Self::Setup { .. } => "setup-failed",
             Self::WorkerDied => "worker-died",

@@ -8,7 +8,7 @@ use std::path::{Path as FsPath, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use crowfly_machine::usage;
+use crowfly_machine::{limits, usage};
 use crowfly_route::obstacle::{Code, Fix, Obstacle};
 use crowfly_route::place::Place;
 use crowfly_route::policy::Policy;
@@ -51,6 +51,10 @@ impl Publication {
     fn create(target: &FsPath, length: u64) -> Result<Self, TransferError> {
         static COUNT: AtomicU64 = AtomicU64::new(0);
         let name = target.display().to_string();
+        if let Some(most) = limits::largest_file().filter(|most| *most < length) {
+            let (path, bytes) = (name, length);
+            return Err(TransferError::FileTooLarge { path, bytes, most });
+        }
         let failed = |source| TransferError::Open {
             path: name.clone(),
             source,
@@ -87,13 +91,23 @@ impl Publication {
         Ok(publication)
     }
 
+    /// Whether the file may grow to whole blocks for a while, as direct writes need.
+    fn may_be_padded(&self) -> bool {
+        let padded = self.length.next_multiple_of(BLOCK as u64);
+        limits::largest_file().is_none_or(|most| padded <= most)
+    }
+
     /// Reserves the space first: a full disk is found before the first byte is written.
     fn reserve(&self) -> Result<(), TransferError> {
-        let padded = self.length.next_multiple_of(BLOCK as u64);
-        if padded == 0 {
+        let bytes = if self.may_be_padded() {
+            self.length.next_multiple_of(BLOCK as u64)
+        } else {
+            self.length
+        };
+        if bytes == 0 {
             return Ok(());
         }
-        match rustix::fs::fallocate(&*self.file, rustix::fs::FallocateFlags::empty(), 0, padded) {
+        match rustix::fs::fallocate(&*self.file, rustix::fs::FallocateFlags::empty(), 0, bytes) {
             Ok(()) | Err(rustix::io::Errno::OPNOTSUPP | rustix::io::Errno::NOSYS) => Ok(()),
             Err(
                 error @ (rustix::io::Errno::NOSPC
@@ -168,38 +182,7 @@ impl Engine {
         let length = request.region.len() as u64;
         let publication = Publication::create(&request.path, length)?;
         let mut setup = Ledger::default();
-        let aligned = request.region.start().is_multiple_of(BLOCK);
-        let wanted =
-            !matches!(request.path_asked, Some(Path::Cached)) && request.policy != Policy::Staged;
-        let direct = match publication.direct() {
-            Ok(direct) if aligned && wanted => Some(direct),
-            Ok(_) if wanted => {
-                setup.meet(
-                    Obstacle::blocks(Code::Unaligned, "the memory does not start on a block").seen(
-                        "address",
-                        format!(
-                            "{} bytes past a {BLOCK}-byte block",
-                            request.region.start() % BLOCK
-                        ),
-                    ),
-                );
-                None
-            }
-            Ok(_) => None,
-            Err(error) => {
-                setup.meet(
-                    Obstacle::blocks(
-                        Code::NoDirectIo,
-                        format!("{} cannot be written with O_DIRECT", request.path.display()),
-                    )
-                    .seen("open(O_DIRECT)", error.to_string())
-                    .fixed_by(Fix::by_hand(
-                        "Write to a file system that supports O_DIRECT.",
-                    )),
-                );
-                None
-            }
-        };
+        let direct = direct(&request, &publication, &mut setup);
         let refused = request.policy == Policy::Socket
             || (request.policy == Policy::Require && direct.is_none());
         let to = Place::File(request.path.display().to_string());
@@ -267,4 +250,38 @@ impl Engine {
             Some(publication),
         )
     }
+}
+
+/// The file's direct side; `None`, with the obstacle, where the bytes have to be copied.
+fn direct(request: &SaveRequest, publication: &Publication, setup: &mut Ledger) -> Option<Direct> {
+    if matches!(request.path_asked, Some(Path::Cached)) || request.policy == Policy::Staged {
+        return None;
+    }
+    let past = request.region.start() % BLOCK;
+    let obstacle = match publication.direct() {
+        Ok(_) if past != 0 => {
+            Obstacle::blocks(Code::Unaligned, "the memory does not start on a block")
+                .seen("address", format!("{past} bytes past a {BLOCK}-byte block"))
+        }
+        Ok(_) if !publication.may_be_padded() => Obstacle::blocks(
+            Code::Unaligned,
+            "the limit on the size of files leaves no room for the last whole block",
+        )
+        .seen(
+            "getrlimit(RLIMIT_FSIZE)",
+            format!("{} bytes", limits::largest_file().unwrap_or_default()),
+        )
+        .fixed_by(Fix::run("Raise the limit.", "ulimit -f unlimited").checked_by("ulimit -f")),
+        Ok(direct) => return Some(direct),
+        Err(error) => Obstacle::blocks(
+            Code::NoDirectIo,
+            format!("{} cannot be written with O_DIRECT", request.path.display()),
+        )
+        .seen("open(O_DIRECT)", error.to_string())
+        .fixed_by(Fix::by_hand(
+            "Write to a file system that supports O_DIRECT.",
+        )),
+    };
+    setup.meet(obstacle);
+    None
 }

@@ -12,6 +12,7 @@ use crowfly_route::obstacle::{Code, Fix, Obstacle};
 use crowfly_route::units::NumaNode;
 use rustix::fs::{AtFlags, StatxFlags};
 
+use crate::checkpoint::Stamp;
 use crate::error::{NO_SIZE, TransferError};
 use crate::memory::BLOCK;
 
@@ -52,22 +53,6 @@ pub(crate) struct Direct {
     pub(crate) align: u64,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Stamp {
-    size: u64,
-    modified: (i64, i64),
-}
-
-impl Stamp {
-    fn of(file: &File) -> io::Result<Self> {
-        let meta = file.metadata()?;
-        Ok(Self {
-            size: meta.size(),
-            modified: (meta.mtime(), meta.mtime_nsec()),
-        })
-    }
-}
-
 impl Source {
     /// Opens a regular file or a block device.
     ///
@@ -104,7 +89,7 @@ impl Source {
         let size = if kind.is_block_device() {
             buffered.seek(SeekFrom::End(0)).map_err(failed)?
         } else {
-            stamp.size
+            stamp.len
         };
         if kind.is_file() && !says_its_size(&buffered, size) {
             let found = NO_SIZE;
@@ -176,26 +161,35 @@ impl Source {
 
     /// Checks that the file is still what it was when it was opened.
     pub(crate) fn unchanged(&self) -> Result<(), TransferError> {
-        let path = self.name();
         let now = Stamp::of(&self.buffered).map_err(|source| TransferError::Open {
-            path: path.clone(),
+            path: self.name(),
             source,
         })?;
-        if now == self.stamp {
-            Ok(())
-        } else if now.size < self.stamp.size {
-            Err(TransferError::Shrank {
+        self.follows(self.stamp, now)
+    }
+
+    /// Checks that the file was, when it was opened, the one that an earlier look saw.
+    pub(crate) fn is_still(&self, seen: Stamp) -> Result<(), TransferError> {
+        self.follows(seen, self.stamp)
+    }
+
+    fn follows(&self, before: Stamp, now: Stamp) -> Result<(), TransferError> {
+        let path = self.name();
+        let what = if now == before {
+            return Ok(());
+        } else if (now.device, now.inode) != (before.device, before.inode) {
+            "replaced by another file".to_owned()
+        } else if now.len < before.len {
+            return Err(TransferError::Shrank {
                 path,
-                offset: self.stamp.size,
-            })
+                offset: before.len,
+            });
+        } else if now.len > before.len {
+            format!("size {} -> {}", before.len, now.len)
         } else {
-            let what = if now.size == self.stamp.size {
-                "modification time".to_owned()
-            } else {
-                format!("size {} -> {}", self.stamp.size, now.size)
-            };
-            Err(TransferError::Changed { path, what })
-        }
+            "modification time".to_owned()
+        };
+        Err(TransferError::Changed { path, what })
     }
 }
 

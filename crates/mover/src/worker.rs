@@ -6,8 +6,6 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crowfly_route::obstacle::{Code, Fix, Obstacle};
-
 use crate::digest;
 use crate::error::TransferError;
 use crate::io::{Direction, Done, Io, Op};
@@ -15,7 +13,10 @@ use crate::job::{Job, Landing, Lane, Ledger};
 use crate::memory::{Relay, Target};
 use crate::work::{Chunk, Way};
 
+mod fault;
 mod pages;
+
+use fault::{failed, refusal};
 
 /// How often one chunk's request is submitted before it counts as stuck.
 pub(crate) const MAX_ATTEMPTS: u32 = 64;
@@ -339,11 +340,10 @@ impl<'j, I: Io> Worker<'j, I> {
         if (self.job.wants_digests() || self.job.sink.is_some())
             && let Err(source) = self.look(chunk, target)
         {
-            let lane = self.lane(chunk);
             let error = source.raw_os_error().unwrap_or(libc::EIO);
             return self.job.fail(failed(
-                lane,
-                Direction::Read,
+                self.lane(chunk),
+                self.job.direction,
                 chunk.wanted.start,
                 &chunk.wanted,
                 error,
@@ -390,67 +390,6 @@ impl<'j, I: Io> Worker<'j, I> {
         job.record_digest(chunk.index, hash.finish());
         Ok(())
     }
-}
-
-fn failed(
-    lane: &Lane,
-    direction: Direction,
-    offset: u64,
-    span: &Range<u64>,
-    error: i32,
-) -> TransferError {
-    let source = io::Error::from_raw_os_error(error);
-    let path = lane.name.clone();
-    let bytes = span.end - span.start;
-    match (direction, error) {
-        (Direction::Write, libc::ENOSPC | libc::EDQUOT) => TransferError::NoSpace {
-            path,
-            bytes,
-            source,
-        },
-        (Direction::Write, _) => TransferError::Write {
-            path,
-            offset,
-            source,
-        },
-        (Direction::Read, _) => TransferError::Read {
-            path,
-            offset,
-            bytes,
-            source,
-        },
-    }
-}
-
-/// The obstacle behind a refused direct request.
-fn refusal(lane: &Lane, direction: Direction, error: i32) -> Obstacle {
-    let call = match direction {
-        Direction::Read => "read(O_DIRECT)",
-        Direction::Write => "write(O_DIRECT)",
-    };
-    let answer = io::Error::from_raw_os_error(error).to_string();
-    if lane.landing.is_plain() {
-        return Obstacle::blocks(
-            Code::NoDirectIo,
-            format!("{} refused a direct request", lane.name),
-        )
-        .seen(call, answer)
-        .fixed_by(Fix::by_hand(
-            "Keep the file on a file system that supports O_DIRECT.",
-        ));
-    }
-    Obstacle::blocks(
-        Code::PeerDmaRefused,
-        format!(
-            "the kernel refused DMA between the drive of {} and the peer memory",
-            lane.name
-        ),
-    )
-    .seen(call, answer)
-    .fixed_by(Fix::run(
-        "See which bridge, IOMMU or host bridge stands between the two devices.",
-        "crowfly route FILE peer:ADDRESS",
-    ))
 }
 
 #[cfg(test)]

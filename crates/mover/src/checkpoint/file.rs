@@ -11,6 +11,8 @@ use crowfly_route::units::Bytes;
 
 use super::error::CheckpointError;
 use super::header::{Header, Tensor};
+use crate::error::TransferError;
+use crate::source::Source;
 
 /// A file whose bytes belong to a checkpoint.
 #[derive(Clone, Debug)]
@@ -20,8 +22,8 @@ pub struct CheckpointFile {
     pub(super) header: Option<Header>,
 }
 
-/// What identified a file when its header was read. A mover that opens the file later compares
-/// stamps: if they differ, the byte ranges no longer describe it.
+/// What identified a file when it was looked at. If it differs later, what was learnt of the file
+/// no longer describes it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Stamp {
     /// The file system's device number.
@@ -83,6 +85,17 @@ impl CheckpointFile {
             Some(header) => header.data(),
             None => 0..self.stamp.len,
         }
+    }
+
+    /// Opens the file for loading.
+    ///
+    /// # Errors
+    /// When it cannot be opened, or is no longer what its header was read from: the ranges of the
+    /// tensors would then be those of another file.
+    pub fn source(&self) -> Result<Source, TransferError> {
+        let source = Source::open(&self.path)?;
+        source.is_still(self.stamp)?;
+        Ok(source)
     }
 
     /// How many bytes [`Self::data`] spans.

@@ -26,6 +26,7 @@ pub(crate) struct Faulty {
     state: u64,
     queue: Vec<Op>,
     room: usize,
+    meanwhile: Option<(u64, Box<dyn FnOnce()>)>,
 }
 
 impl Faulty {
@@ -35,7 +36,14 @@ impl Faulty {
             state: faults.seed,
             queue: Vec::new(),
             room,
+            meanwhile: None,
         }
+    }
+
+    /// Has something happen right before the first answer to a request that covers this offset.
+    pub(crate) fn before(mut self, offset: u64, happens: impl FnOnce() + 'static) -> Self {
+        self.meanwhile = Some((offset, Box::new(happens)));
+        self
     }
 
     /// SplitMix64 (Steele, Lea, Flood 2014).
@@ -55,6 +63,9 @@ impl Faulty {
         let faults = self.faults;
         let covers =
             |offset: u64| (op.offset..op.offset + op.target.len() as u64).contains(&offset);
+        if let Some((_, happens)) = self.meanwhile.take_if(|(offset, _)| covers(*offset)) {
+            happens();
+        }
         let error = match faults.error_at {
             Some((offset, error)) if covers(offset) => Some(error),
             _ => faults.always,

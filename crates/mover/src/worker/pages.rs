@@ -118,16 +118,15 @@ impl<I: Io> Worker<'_, I> {
                 self.landed(&chunk, &wanted);
             }
             Err(error) if error.raw_os_error() == Some(libc::EFAULT) => {
-                self.job.fail(TransferError::Shrank {
-                    path: lane.name.clone(),
-                    offset: chunk.wanted.start,
-                });
+                let (offset, wanted) = (chunk.wanted.start, &chunk.wanted);
+                let error = failed(lane, self.job.direction, offset, wanted, libc::EFAULT);
+                self.job.fail(error);
             }
-            // A kernel before 5.14: the copy lands in private pages over the mapping.
-            Err(_) => self.copy(Chunk {
-                way: Way::Copy,
-                ..chunk
-            }),
+            // A kernel before 5.14: fresh memory, which cannot vanish with the file, and a copy.
+            Err(_) => {
+                let _ = target.let_go_of_file();
+                self.copy(chunk);
+            }
         }
     }
 

@@ -3,6 +3,10 @@
 use std::fs::File;
 use std::io::Write;
 
+use std::os::fd::AsFd;
+
+use crowfly_route::obstacle::Code;
+
 use super::*;
 use crate::io::fake::{Faults, Faulty};
 use crate::memory::{BLOCK, Memory, Region};
@@ -32,9 +36,8 @@ struct Outcome {
     ledger: Ledger,
 }
 
-/// Reads the whole file through a faulty device, by the production worker.
-fn read(file: &Arc<File>, faults: Faults, strict: bool) -> Outcome {
-    let memory = Memory::host(LENGTH as usize, None).expect("12 MB");
+/// A job that reads the whole file into the memory directly, as far as the worker is concerned.
+fn reading(file: &Arc<File>, memory: &Arc<Memory>) -> Job {
     let lane = Lane {
         name: "disk".into(),
         buffered: Arc::clone(file),
@@ -43,7 +46,7 @@ fn read(file: &Arc<File>, faults: Faults, strict: bool) -> Outcome {
             align: 512,
         }),
         landing: Landing::Region {
-            memory: Arc::clone(&memory),
+            memory: Arc::clone(memory),
             shift: 0,
         },
         may_map: false,
@@ -57,23 +60,26 @@ fn read(file: &Arc<File>, faults: Faults, strict: bool) -> Outcome {
     };
     let mut chunks = Vec::new();
     cut(0, 0..LENGTH, &terms, &mut chunks);
-    let mut job = Job::new(Direction::Read, vec![lane], chunks, Tuner::fixed(4)).with_digests();
+    Job::new(Direction::Read, vec![lane], chunks, Tuner::fixed(4)).with_digests()
+}
+
+/// Reads the whole file through a device, by the production worker.
+fn read_through(device: Faulty, file: &Arc<File>, strict: bool) -> Outcome {
+    let memory = Memory::host(LENGTH as usize, None).expect("12 MB");
+    let mut job = reading(file, &memory);
     job.strict = strict;
     let job = Arc::new(job);
-    let ledger = Worker::new(
-        &job,
-        Faulty::new(faults, 4),
-        (0, 1),
-        None,
-        Ledger::default(),
-    )
-    .run();
+    let ledger = Worker::new(&job, device, (0, 1), None, Ledger::default()).run();
     let region = Region::new(memory, 0..LENGTH as usize);
     Outcome {
         job,
         region,
         ledger,
     }
+}
+
+fn read(file: &Arc<File>, faults: Faults, strict: bool) -> Outcome {
+    read_through(Faulty::new(faults, 4), file, strict)
 }
 
 #[test]
@@ -251,4 +257,82 @@ fn given_more_workers_than_requests_in_flight_a_worker_without_a_share_ends_with
         Ok(()),
         "it still waits for a share"
     );
+}
+
+/// A chunk whose destination is the page cache's own pages, mapped and not yet looked at.
+fn mapped(job: &Job, number: usize) -> Chunk {
+    let chunk = Chunk {
+        way: Way::Map,
+        ..job.chunks()[number].clone()
+    };
+    let span = chunk.span(BLOCK as u64);
+    let target = job.lanes[0].landing.target(&span).expect("host memory");
+    let mapped = target.map_file(job.lanes[0].buffered.as_fd(), span.start);
+    mapped.expect("a regular file");
+    chunk
+}
+
+#[test]
+fn given_a_mapped_file_cut_before_or_while_its_bytes_are_looked_at_it_shrank_and_no_signal_comes() {
+    for cut_before in [true, false] {
+        let file = file(&content());
+        let memory = Memory::host(LENGTH as usize, None).expect("12 MB");
+        let job = reading(&file, &memory);
+        let chunk = mapped(&job, 2);
+        let cut = chunk.wanted.start + 7;
+        let mut worker = Worker::new(
+            &job,
+            Faulty::new(Faults::default(), 1),
+            (0, 1),
+            None,
+            Ledger::default(),
+        );
+        if cut_before {
+            file.set_len(cut).expect("cut");
+            worker.map(chunk);
+        } else {
+            let target = job.lanes[0].landing.target(&chunk.wanted);
+            let target = target.expect("host memory");
+            target.populate().expect("all of it is there");
+            file.set_len(cut).expect("cut");
+            worker.landed(&chunk, &target);
+        }
+        match job.failure() {
+            Some(TransferError::Shrank { path, offset }) => {
+                assert_eq!((path.as_str(), offset), ("disk", cut));
+            }
+            other => panic!("{cut_before}: {other:?}"),
+        }
+        assert_eq!(job.moved(), 0);
+    }
+}
+
+#[test]
+fn given_a_whole_file_whose_mapped_pages_cannot_be_had_its_drive_failed() {
+    let file = file(&content());
+    let memory = Memory::host(LENGTH as usize, None).expect("12 MB");
+    let job = reading(&file, &memory);
+    let error = failed(&job.lanes[0], Direction::Read, 5, &(5..9), libc::EFAULT);
+    assert_eq!(
+        error.to_string(),
+        "cannot read disk at 5 (4 bytes): Input/output error (os error 5)"
+    );
+    let error = failed(&job.lanes[0], Direction::Write, 5, &(5..9), libc::EFAULT);
+    assert_eq!(error.code(), "memory-gone");
+}
+
+#[test]
+fn given_a_file_cut_while_direct_requests_are_in_flight_the_read_fails_where_it_now_ends() {
+    for end in [0, 3 * digest::GRID, 4 * digest::GRID + 512] {
+        let file = file(&content());
+        let cut = Arc::clone(&file);
+        let meanwhile = move || cut.set_len(end).expect("cut");
+        let device = Faulty::new(Faults::default(), 4).before(4 * digest::GRID, meanwhile);
+        let out = read_through(device, &file, false);
+        let Some(TransferError::Shrank { offset, .. }) = out.job.failure() else {
+            panic!("{end}: it was cut")
+        };
+        assert!(offset >= end && offset < LENGTH, "{end}: {offset}");
+        assert!(out.job.moved() < LENGTH, "{end}");
+    }
 }

@@ -49,6 +49,14 @@ pub enum WriteError {
     },
     #[error("the quota of {folder:?} does not allow {} bytes", needed.0)]
     OverQuota { folder: PathBuf, needed: Bytes },
+    #[error("{path:?} would have {} bytes; this process may write files of {most} at most (`ulimit -f`)", bytes.0, most = most.0)]
+    FileTooLarge {
+        path: PathBuf,
+        /// Bytes of the file.
+        bytes: Bytes,
+        /// The limit.
+        most: Bytes,
+    },
     #[error("stopped after {} of {} bytes", written.0, total.0)]
     Stopped { written: Bytes, total: Bytes },
     #[error("cannot {action} {path:?}")]
@@ -66,6 +74,7 @@ impl WriteError {
             Self::NotEmpty { .. } => "folder-not-empty",
             Self::NoSpace { .. } => "no-space",
             Self::OverQuota { .. } => "over-quota",
+            Self::FileTooLarge { .. } => "file-too-large",
             Self::Stopped { .. } => "stopped",
             Self::Io { .. } => "write-failed",
         }
@@ -77,6 +86,9 @@ impl WriteError {
             Self::NotEmpty { .. } => Some("name a new folder; nothing is ever overwritten"),
             Self::NoSpace { .. } | Self::OverQuota { .. } => {
                 Some("choose a smaller size or a folder on another file system")
+            }
+            Self::FileTooLarge { .. } => {
+                Some("raise the limit (ulimit -f unlimited), or cut it into more files")
             }
             Self::Stopped { .. } | Self::Io { .. } => None,
         }

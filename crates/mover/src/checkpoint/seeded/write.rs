@@ -5,6 +5,7 @@ use std::io::{self, Write};
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 
+use crowfly_machine::limits;
 use crowfly_route::units::Bytes;
 use rustix::fs::FallocateFlags;
 use rustix::io::Errno;
@@ -39,8 +40,16 @@ impl SeededCheckpoint {
         folder: &Path,
         mut progress: impl FnMut(Progress) -> ControlFlow<()>,
     ) -> Result<(), WriteError> {
-        let mut target = Target::prepare(folder)?;
         let index = self.index();
+        let files = self.files();
+        for (name, bytes) in files.chain([(INDEX_NAME, Bytes(index.len() as u64))]) {
+            let too_small = |most: &u64| *most < bytes.0;
+            if let Some(most) = limits::largest_file().filter(too_small).map(Bytes) {
+                let path = folder.join(name);
+                return Err(WriteError::FileTooLarge { path, bytes, most });
+            }
+        }
+        let mut target = Target::prepare(folder)?;
         let needed = self.file_bytes() + Bytes(index.len() as u64);
         let place = Place { folder, needed };
         place.check_space()?;
