@@ -24,7 +24,7 @@ fn limited<R>(body: impl FnOnce() -> R) -> R {
     let before = getrlimit(Resource::Fsize);
     let limit = Rlimit {
         current: Some(LIMIT),
-        ..before.clone()
+        ..before
     };
     setrlimit(Resource::Fsize, limit).expect("a lower limit is always allowed");
     let result = body();
