@@ -2,7 +2,7 @@
 
 use crowfly_route::snapshot::Snapshot;
 
-use crate::root::Root;
+use crate::root::{MAX_STEPS, Root};
 
 mod block;
 mod gpu;
@@ -47,6 +47,7 @@ impl Default for Options {
 /// files are looked at; the environment, limits, libraries and system calls of the live machine
 /// stay *not looked at*.
 pub fn capture(root: &Root, options: &Options) -> Snapshot {
+    root.begin();
     let mut recorder = Recorder::new(root, options);
     let r = &mut recorder;
     memory::look(r);
@@ -65,6 +66,11 @@ pub fn capture(root: &Root, options: &Options) -> Snapshot {
             library::look(r);
             nvml::look(r);
         }
+    }
+    if root.is_exhausted() {
+        recorder.cut_short(format!(
+            "the machine has more to look at than {MAX_STEPS} steps; the rest was left out"
+        ));
     }
     recorder.into_snapshot()
 }

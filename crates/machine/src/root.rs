@@ -8,6 +8,7 @@
 use std::io;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use crowfly_route::snapshot::{MAX_VALUE_BYTES, Observation, Value};
 use rustix::fs::{self, FileType, Mode, OFlags, ResolveFlags};
@@ -17,6 +18,12 @@ mod walk;
 
 /// The most entries of one directory that are looked at.
 pub const MAX_ENTRIES: usize = 65_536;
+/// The most work that one capture may be made to do, in steps: one for each place looked at, and one
+/// more for each [`BYTES_A_STEP`] read and each [`ENTRIES_A_STEP`] listed. The largest servers take a
+/// tenth of it; a tree of links to one large directory could otherwise take hours.
+pub(crate) const MAX_STEPS: u64 = 1 << 20;
+const BYTES_A_STEP: u64 = 4096;
+const ENTRIES_A_STEP: u64 = 16;
 /// How often a look is tried again when a rename elsewhere disturbed it.
 const MAX_DISTURBED: usize = 16;
 
@@ -26,6 +33,7 @@ pub struct Root {
     dir: OwnedFd,
     live: bool,
     resolver: Resolver,
+    steps: AtomicU64,
 }
 
 /// Who keeps path resolution inside the root.
@@ -86,7 +94,22 @@ impl Root {
             dir,
             live,
             resolver,
+            steps: AtomicU64::new(0),
         })
+    }
+
+    /// Begins a capture: its work is counted from here on.
+    pub(crate) fn begin(&self) {
+        self.steps.store(0, Ordering::Relaxed);
+    }
+
+    /// Whether the capture was made to do so much that nothing more is looked at.
+    pub(crate) fn is_exhausted(&self) -> bool {
+        self.steps.load(Ordering::Relaxed) > MAX_STEPS
+    }
+
+    fn spend(&self, steps: u64) {
+        self.steps.fetch_add(steps, Ordering::Relaxed);
     }
 
     /// Whether this is the live machine.
@@ -136,12 +159,14 @@ impl Root {
                 }
                 bytes += name.len();
                 if names.len() == MAX_ENTRIES || bytes > MAX_VALUE_BYTES {
+                    self.spend(names.len() as u64 / ENTRIES_A_STEP);
                     return Err(Refusal::Odd(format!(
                         "more than {MAX_ENTRIES} entries or {MAX_VALUE_BYTES} bytes of names"
                     )));
                 }
                 names.push(name);
             }
+            self.spend(names.len() as u64 / ENTRIES_A_STEP);
             names.sort_unstable();
             Ok(names)
         };
@@ -191,6 +216,7 @@ impl Root {
         let mut bytes = Vec::new();
         io::Read::read_to_end(&mut io::Read::take(&mut file, limit as u64), &mut bytes)
             .map_err(|error| Refusal::from(Errno::from_io_error(&error).unwrap_or(Errno::IO)))?;
+        self.spend(bytes.len() as u64 / BYTES_A_STEP);
         Ok(bytes)
     }
 
@@ -210,7 +236,16 @@ impl Root {
         Ok(file.into())
     }
 
-    fn open(&self, path: &str, flags: OFlags) -> Result<OwnedFd, Errno> {
+    fn open(&self, path: &str, flags: OFlags) -> Result<OwnedFd, Refusal> {
+        self.spend(1);
+        if self.is_exhausted() {
+            let what = format!("not looked at: the capture already took {MAX_STEPS} steps");
+            return Err(Refusal::Odd(what));
+        }
+        Ok(self.resolve(path, flags)?)
+    }
+
+    fn resolve(&self, path: &str, flags: OFlags) -> Result<OwnedFd, Errno> {
         let flags = flags | OFlags::CLOEXEC;
         let relative = match path.trim_start_matches('/') {
             "" => ".",

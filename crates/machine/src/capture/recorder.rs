@@ -51,15 +51,20 @@ impl<'r> Recorder<'r> {
                  `{}` and what followed was left out",
                 key.chars().take(256).collect::<String>()
             );
-            if self.snapshot.get(TRUNCATED).is_none() {
-                self.snapshot.record(TRUNCATED, Observation::Error(full));
-            }
+            self.cut_short(full);
             // Nothing smaller may slip in later: what is missing is all after one point.
             self.bytes = MAX_CAPTURE_BYTES;
             return;
         }
         self.bytes += cost;
         self.snapshot.record(key, seen);
+    }
+
+    /// Records that the capture is not whole, and why; the first reason stays.
+    pub fn cut_short(&mut self, why: String) {
+        if self.snapshot.get(TRUNCATED).is_none() {
+            self.snapshot.record(TRUNCATED, Observation::Error(why));
+        }
     }
 
     /// Records a file's text.

@@ -7,6 +7,8 @@ use std::os::unix::net::UnixListener;
 
 use crowfly_machine::{Root, TRUNCATED};
 use crowfly_route::snapshot::{MAX_SNAPSHOT_BYTES, MAX_VALUE_BYTES, Observation, Snapshot, Value};
+use crowfly_route::topology::Topology;
+use crowfly_waive::waived;
 
 use crate::tree::Tree;
 
@@ -242,4 +244,103 @@ fn given_a_list_of_links_their_names_are_listed_and_nothing_is_followed() {
         seen.get("/sys/block/sda/dev").cloned(),
         error("`/sys/block/sda` is listed but is not a directory that can be entered: absent")
     );
+}
+
+#[test]
+fn given_devices_in_place_of_files_they_are_not_opened() {
+    let tree = Tree::new();
+    tree.function("0000:00:01.0");
+    let config = "/sys/bus/pci/devices/0000:00:01.0/config";
+    for path in [MTU, "/proc/cpuinfo", "/proc/self/mountinfo", config] {
+        // `/dev/zero` never ends; a number without a driver does not open at all.
+        if !tree.character_device(path, 1, 5) {
+            waived!("device nodes cannot be made here");
+        }
+    }
+    let seen = tree.look();
+    for path in [MTU, "/proc/cpuinfo", "/proc/self/mountinfo", config] {
+        assert_eq!(seen.get(path).cloned(), error("char, not a file"), "{path}");
+    }
+}
+
+#[test]
+fn given_directories_of_a_hundred_thousand_entries_the_look_ends_and_says_what_it_left_out() {
+    const ENTRIES: usize = 100_000;
+    let tree = Tree::new();
+    let crowd = tree.place("/crowd/0");
+    for entry in 0..ENTRIES {
+        let name = crowd.with_file_name(entry.to_string());
+        rustix::fs::mknodat(
+            rustix::fs::CWD,
+            name,
+            rustix::fs::FileType::RegularFile,
+            rustix::fs::Mode::from_raw_mode(0o644),
+            0,
+        )
+        .expect("an empty file");
+    }
+    for place in ["/sys/class/net", "/sys/fs/btrfs", "/dev", "/sys/block/sda"] {
+        tree.link(place, "/crowd");
+    }
+    let seen = tree.look();
+    assert_eq!(
+        seen.get("/sys/class/net").cloned(),
+        error("more than 65536 entries or 1048576 bytes of names")
+    );
+    assert_eq!(seen.get(TRUNCATED), None, "little of it was looked at");
+}
+
+#[test]
+fn given_links_that_multiply_one_directory_the_look_ends_and_says_that_it_was_cut() {
+    const ENTRIES: usize = 3_000;
+    let tree = Tree::new();
+    tree.file("/disk/size", "8");
+    for entry in 0..ENTRIES {
+        tree.file(&format!("/disk/entry{entry}"), "");
+        tree.link(&format!("/sys/block/disk{entry}"), "/disk");
+    }
+    tree.file(MTU, "1500");
+    let seen = tree.look();
+    // Each of 3,000 disks seems to have 3,000 entries that may be partitions: nine million looks.
+    let Some(Observation::Error(what)) = seen.get(TRUNCATED) else {
+        panic!("it does not say that it was cut")
+    };
+    assert_eq!(
+        what,
+        "the machine has more to look at than 1048576 steps; the rest was left out"
+    );
+    assert_eq!(seen.text(MTU), Some("1500"), "what came before is kept");
+    assert_eq!(
+        seen.get("/proc/version").cloned(),
+        error("not looked at: the capture already took 1048576 steps")
+    );
+}
+
+#[test]
+fn given_configuration_space_of_an_odd_length_what_is_there_is_recorded_and_decoded() {
+    // Beyond the first 256 bytes, what is worth reading is told by a whole header of four.
+    let recorded = [
+        (0, 0),
+        (1, 1),
+        (3, 3),
+        (63, 63),
+        (255, 255),
+        (257, 256),
+        (259, 256),
+        (4095, 260),
+    ];
+    for (length, expected) in recorded {
+        let tree = Tree::new();
+        let home = "/sys/bus/pci/devices/0000:00:01.0";
+        tree.function("0000:00:01.0")
+            .file(&format!("{home}/vendor"), "0x10de")
+            .file(&format!("{home}/class"), "0x030200")
+            // All ones, as a device that fell off the bus answers: every pointer leads far away.
+            .file(&format!("{home}/config"), vec![0xff; length]);
+        let seen = tree.look();
+        let recorded = seen.bytes(&format!("{home}/config")).map(<[u8]>::len);
+        assert_eq!(recorded, Some(expected));
+        let topology = Topology::from_snapshot(&seen);
+        assert_eq!(topology.pci.len(), 1, "{length}");
+    }
 }

@@ -58,6 +58,15 @@ impl Tree {
         self
     }
 
+    /// A character device; whether it could be made, which takes privilege.
+    pub fn character_device(&self, path: &str, major: u32, minor: u32) -> bool {
+        let mode = rustix::fs::Mode::from_raw_mode(0o644);
+        let kind = rustix::fs::FileType::CharacterDevice;
+        let device = rustix::fs::makedev(major, minor);
+        let place = self.place(path);
+        rustix::fs::mknodat(rustix::fs::CWD, &place, kind, mode, device).is_ok()
+    }
+
     /// A PCI function as the bus lists it, below the host bridge of its domain and bus 0.
     pub fn function(&self, address: &str) -> &Self {
         let home = format!("/sys/devices/pci0000:00/{address}");
