@@ -84,8 +84,6 @@ pub struct Host {
     pub hypervisor: Option<String>,
     /// The container runtime, when this is a container.
     pub container: Option<String>,
-    /// Peak bandwidth of all memory channels, when known.
-    pub memory_bandwidth: Option<BytesPerSecond>,
 }
 
 /// A NUMA node.
@@ -266,6 +264,10 @@ pub struct Mount {
     pub options: Vec<String>,
     /// Device number of its files, `253:1`; empty where the source does not say.
     pub device: String,
+    /// The block devices, by name, of a file system that says itself which it lies on (btrfs, whose
+    /// number is no block device's); empty for others.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub members: Vec<String>,
 }
 
 /// A link between two GPUs that is not PCIe.

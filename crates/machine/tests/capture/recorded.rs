@@ -361,6 +361,39 @@ fn given_block_devices_their_stacks_are_recorded_and_empty_ones_passed_over() {
 }
 
 #[test]
+fn given_a_copied_tree_with_a_btrfs_over_two_disks_both_are_found_and_the_kernel_is_named() {
+    const FILE_SYSTEM: &str = "0f6a2d3e-8b1c-4d5e-9f70-123456789abc";
+    let tree = Tree::new();
+    tree.file("/proc/sys/kernel/osrelease", "6.12.1-copied\n")
+        .file(
+            "/proc/self/mountinfo",
+            "1 0 0:30 /@ / rw - btrfs /dev/vdb1 rw,subvol=/@\n",
+        )
+        .dir("/sys/fs/btrfs/features")
+        .link(
+            &format!("/sys/fs/btrfs/{FILE_SYSTEM}/devices/vda"),
+            "../../vda",
+        )
+        .link(
+            &format!("/sys/fs/btrfs/{FILE_SYSTEM}/devices/vdb1"),
+            "../../vdb1",
+        )
+        .file("/sys/block/vda/size", "1000")
+        .file("/sys/block/vdb/size", "1000")
+        .file("/sys/block/vdb/vdb1/partition", "1");
+    let seen = tree.look();
+    let key = format!("/sys/fs/btrfs/{FILE_SYSTEM}/devices");
+    assert_eq!(seen.get(&key).cloned(), list(&["vda", "vdb1"]));
+    assert_eq!(seen.get("/sys/fs/btrfs/features/devices"), None);
+    let topology = Topology::from_snapshot(&seen);
+    assert_eq!(topology.host.kernel.as_deref(), Some("6.12.1-copied"));
+    let mount = topology.mount_of("/model").expect("the root");
+    assert_eq!(topology.blocks_of(mount), ["vda", "vdb1"]);
+    let redacted = seen.redacted(1).to_json();
+    assert!(!redacted.contains(FILE_SYSTEM), "it names the machine");
+}
+
+#[test]
 fn given_a_copy_of_a_machine_the_same_machine_is_decoded_from_it() {
     for (name, fixture) in [
         ("dgx", machines::dgx_h100()),

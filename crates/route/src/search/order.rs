@@ -34,11 +34,7 @@ impl World<'_> {
     /// Each hop through host RAM gets no more than its share: memory carries all reads and writes
     /// of a route at once.
     fn within_memory(&self, hops: Vec<Hop>) -> Vec<Hop> {
-        let peak = self.topology.host.memory_bandwidth.map(|rate| Capacity {
-            rate,
-            provenance: Provenance::Catalogue("peak of all memory channels".into()),
-        });
-        let Some(memory) = self.measured.memory().or(peak) else {
+        let Some(memory) = self.measured.memory() else {
             return hops;
         };
         let far = |hop: &Hop| matches!(hop.to, Stop::Remote { .. });

@@ -111,18 +111,8 @@ impl<'a> World<'a> {
                 transport,
             }));
         }
-        let below = match fs {
-            // An overlay's files lie on the file system of its upper or lower directory. Seen from
-            // inside a container these paths are the host's, and lead back to the overlay.
-            "overlay" => ["upperdir=", "lowerdir="].iter().find_map(|option| {
-                let given = mount.options.iter().find_map(|o| o.strip_prefix(option))?;
-                let below = self.topology.mount_of(given.split(':').next()?)?;
-                (below.fs_type != "overlay").then_some(below)
-            }),
-            _ => Some(mount),
-        };
-        let block = below.and_then(|below| self.topology.block_of(below));
-        let Some(block) = block else {
+        let blocks = self.topology.blocks_of(mount);
+        if blocks.is_empty() {
             if fs.starts_with("fuse") {
                 return store(Holder::Daemon);
             }
@@ -130,16 +120,29 @@ impl<'a> World<'a> {
                 "the {fs} file system at {} lies on {}, which is no block device that was seen",
                 mount.point, mount.source
             )));
-        };
+        }
+        let bearers = self.topology.bearers(mount);
+        if bearers
+            .iter()
+            .any(|one| self.topology.blocks_of(one) != blocks)
+        {
+            let points: Vec<&str> = bearers.iter().map(|bearer| bearer.point.as_str()).collect();
+            return store(Holder::Unknown(format!(
+                "the layers of the {fs} at {} lie on the file systems at {}, and which of them holds the file was not looked at",
+                mount.point,
+                points.join(" and "),
+            )));
+        }
         Store {
             mount: Some(mount),
-            ..self.on_block(path, block)
+            ..self.on_blocks(path, blocks)
         }
     }
 
-    fn on_block(&self, name: &str, block: &'a str) -> Store<'a> {
-        let stack = self.topology.stack_under(block);
-        let under = self.topology.drives_under(block);
+    fn on_blocks(&self, name: &str, blocks: Vec<&'a str>) -> Store<'a> {
+        let below = blocks.join(", ");
+        let stack = self.topology.stacks_under(blocks);
+        let under = self.topology.drives_in(&stack);
         let drives: Vec<Device> = under
             .iter()
             .filter_map(|drive| {
@@ -153,7 +156,7 @@ impl<'a> World<'a> {
         Store {
             name: name.to_owned(),
             holder: if drives.is_empty() {
-                Holder::Unknown(format!("no drive below {block} was seen"))
+                Holder::Unknown(format!("no drive below {below} was seen"))
             } else {
                 self.held_by(drives)
             },
@@ -189,7 +192,7 @@ impl<'a> World<'a> {
 
     fn drive(&self, name: &str) -> Option<Store<'a>> {
         if let Some((block, _)) = self.topology.blocks.get_key_value(name) {
-            return Some(self.on_block(name, block));
+            return Some(self.on_blocks(name, vec![block]));
         }
         match self.topology.find(name)? {
             device @ Device::Drive(index) => {

@@ -26,7 +26,7 @@ impl Topology {
         let (drives, blocks) = storage::decode(snapshot, &pci);
         Self {
             host: host::decode(snapshot, &numa),
-            mounts: mounts::decode(snapshot, &mut oddities),
+            mounts: mounts::decode(snapshot, &blocks, &mut oddities),
             numa,
             pci,
             gpus,

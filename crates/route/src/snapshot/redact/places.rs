@@ -197,7 +197,11 @@ pub(super) fn is_looked_for(key: &str) -> bool {
         "/boot/",
         "/lib/modules/",
     ];
-    FILES.contains(&key) || of_the_system.iter().any(|start| key.starts_with(start))
+    // The directory of a file system is named by its UUID, which no rule knows beforehand.
+    const NAMED_BY_UUID: &str = "/sys/fs/btrfs/";
+    FILES.contains(&key)
+        || (of_the_system.iter().any(|start| key.starts_with(start))
+            && !key.starts_with(NAMED_BY_UUID))
 }
 
 /// Whether a key is a PCI function's configuration space.

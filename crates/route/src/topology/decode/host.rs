@@ -1,4 +1,5 @@
 //! The processor, kernel, hypervisor and container, from `/proc/cpuinfo`, `uname:release`,
+//! `/proc/sys/kernel/osrelease`,
 //! `uname:machine`, `/sys/devices/system/cpu/cpuN/topology/physical_package_id`, `/sys/hypervisor/type`, `/sys/class/dmi/id/{sys_vendor,product_name}`,
 //! `env:container`, `env:KUBERNETES_SERVICE_HOST`, `/.dockerenv`, `/run/.containerenv` and
 //! `/proc/self/cgroup`.
@@ -21,11 +22,11 @@ pub(super) fn decode(snapshot: &Snapshot, numa: &[NumaInfo]) -> Host {
             .or_else(|| field(cpuinfo, "cpu"))
             .map(str::to_owned),
         sockets: sockets(snapshot, cpuinfo, numa),
-        kernel: text("uname:release"),
+        // Of a copied tree there is no `uname`.
+        kernel: text("uname:release").or_else(|| text("/proc/sys/kernel/osrelease")),
         machine: text("uname:machine"),
         hypervisor: hypervisor(snapshot, cpuinfo),
         container: container(snapshot),
-        memory_bandwidth: None,
     }
 }
 

@@ -1,13 +1,16 @@
 //! Mounted file systems, from `/proc/self/mountinfo` (proc(5)), or else from the older
-//! `/proc/mounts`, which has no device numbers and does not tell what covers what.
+//! `/proc/mounts`, which has no device numbers and does not tell what covers what; the devices of a
+//! btrfs from `/sys/fs/btrfs/UUID/devices`.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::snapshot::Snapshot;
-use crate::topology::{Mount, Oddity};
+use crate::topology::storage::block_named;
+use crate::topology::{BlockDevice, Mount, Oddity};
 
 const MOUNTINFO: &str = "/proc/self/mountinfo";
 const MOUNTS: &str = "/proc/mounts";
+const BTRFS: &str = "/sys/fs/btrfs/";
 /// The most mounts on one point that are followed.
 const MAX_STACKED: usize = 64;
 /// The longest mount point, `PATH_MAX`.
@@ -19,7 +22,30 @@ struct Line {
     mount: Mount,
 }
 
-pub(super) fn decode(snapshot: &Snapshot, oddities: &mut Vec<Oddity>) -> Vec<Mount> {
+pub(super) fn decode(
+    snapshot: &Snapshot,
+    blocks: &BTreeMap<String, BlockDevice>,
+    oddities: &mut Vec<Oddity>,
+) -> Vec<Mount> {
+    let mut mounts = table(snapshot, oddities);
+    let file_systems: Vec<&[String]> = snapshot
+        .under(BTRFS)
+        .filter(|(key, _)| key.ends_with("/devices"))
+        .map(|(key, _)| snapshot.list(key))
+        .collect();
+    for mount in mounts.iter_mut().filter(|m| m.fs_type == "btrfs") {
+        let named = block_named(blocks, &mount.source);
+        let whole = named.and_then(|n| file_systems.iter().find(|d| d.iter().any(|d| d == n)));
+        mount.members = match (whole, named) {
+            (Some(devices), _) => devices.to_vec(),
+            (None, Some(device)) => vec![device.to_owned()],
+            (None, None) => Vec::new(),
+        };
+    }
+    mounts
+}
+
+fn table(snapshot: &Snapshot, oddities: &mut Vec<Oddity>) -> Vec<Mount> {
     let Some(text) = snapshot.text(MOUNTINFO) else {
         let text = snapshot.text(MOUNTS).unwrap_or_default();
         return lines(MOUNTS, text, old_line, oddities);
@@ -67,6 +93,7 @@ fn old_line(text: &str) -> Option<Mount> {
         fs_type: unescape(fields.next()?),
         options: fields.next()?.split(',').map(unescape).collect(),
         device: String::new(),
+        members: Vec::new(),
     })
 }
 
@@ -102,6 +129,7 @@ fn line(text: &str) -> Option<Line> {
             source,
             options,
             device,
+            members: Vec::new(),
         },
     })
 }
