@@ -70,8 +70,12 @@ impl Engine {
             return Err(TransferError::BudgetTooSmall { budget });
         }
         let before = Before::look(&request.pieces);
-        let (lanes, regions) =
-            self.landings(&request, terms.map && terms.prefer_cache, &mut setup)?;
+        let (lanes, regions) = self.landings(
+            &request,
+            &before,
+            terms.map && terms.prefer_cache,
+            &mut setup,
+        )?;
         let mut chunks = Vec::new();
         for (index, piece) in request.pieces.iter().enumerate() {
             let cached = |range: &Range<u64>| piece.source.cached(range);
@@ -128,12 +132,13 @@ impl Engine {
     fn landings(
         &self,
         request: &Request,
+        before: &Before,
         may_map: bool,
         setup: &mut Ledger,
     ) -> Result<(Vec<Lane>, Vec<Region>), TransferError> {
         let mut regions = Vec::new();
         let mut lanes = Vec::new();
-        for piece in &request.pieces {
+        for (index, piece) in request.pieces.iter().enumerate() {
             let grain = match request.destination {
                 Destination::Host(_) => HUGE_PAGE,
                 _ => BLOCK,
@@ -169,6 +174,7 @@ impl Engine {
                 direct: piece.source.direct().cloned(),
                 landing,
                 may_map,
+                was_cached: before.all_cached(&request.pieces, index),
             });
         }
         Ok((lanes, regions))

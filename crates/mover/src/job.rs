@@ -33,6 +33,8 @@ pub(crate) struct Lane {
     pub landing: Landing,
     /// Whether the page cache's pages may become the destination where fresh memory is slow.
     pub may_map: bool,
+    /// Whether all of the piece lay in the page cache when the transfer was set up.
+    pub was_cached: bool,
 }
 
 /// Where a piece's bytes lie in memory.

@@ -26,6 +26,15 @@ impl Before {
     pub(crate) fn look(pieces: &[Piece]) -> Self {
         Self(pieces.iter().map(|p| p.source.cached(&p.range)).collect())
     }
+
+    /// Whether all bytes of a piece lay in the page cache.
+    pub(crate) fn all_cached(&self, pieces: &[Piece], index: usize) -> bool {
+        let length = |piece: &Piece| piece.range.end - piece.range.start;
+        match (self.0.get(index), pieces.get(index)) {
+            (Some(Some(cached)), Some(piece)) => *cached >= length(piece),
+            _ => false,
+        }
+    }
 }
 
 /// What is needed to write a receipt once the workers are done.

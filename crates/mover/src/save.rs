@@ -212,6 +212,7 @@ impl Engine {
             },
             direct,
             may_map: false,
+            was_cached: false,
         };
         let blocking = request.path_asked == Some(Path::Threads) || uring::refusal().is_some();
         let cores = std::thread::available_parallelism().map_or(1, usize::from);

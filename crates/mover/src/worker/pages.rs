@@ -77,6 +77,10 @@ impl<I: Io> Worker<'_, I> {
     /// Starts reading what of this chunk and of those soon to come is not in the page cache.
     fn read_ahead(&self, chunk: &Chunk) {
         let lane = self.lane(chunk);
+        // The kernel would look for every page only to find that it is there.
+        if lane.was_cached {
+            return;
+        }
         let later = self.job.chunks().get(chunk.index + READ_AHEAD);
         let soon = self
             .job

@@ -50,6 +50,7 @@ fn reading(file: &Arc<File>, memory: &Arc<Memory>) -> Job {
             shift: 0,
         },
         may_map: false,
+        was_cached: false,
     };
     let terms = Terms {
         direct: true,
@@ -196,6 +197,7 @@ fn given_a_full_disk_the_write_fails_with_no_space() {
         direct: Some(Direct { file, align: 512 }),
         landing: Landing::Region { memory, shift: 0 },
         may_map: false,
+        was_cached: false,
     };
     let chunk = Chunk {
         piece: 0,
@@ -233,6 +235,7 @@ fn given_more_workers_than_requests_in_flight_a_worker_without_a_share_ends_with
         direct: None,
         landing: Landing::Ring,
         may_map: false,
+        was_cached: false,
     };
     let terms = Terms {
         direct: false,
