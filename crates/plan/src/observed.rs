@@ -72,10 +72,8 @@ impl ServerSpec {
                 )),
             },
             transport: transport(&adapters),
-            memory: topology.host.memory_bandwidth.map(|rate| Capacity {
-                rate,
-                provenance: Provenance::Catalogue(format!("{SNAPSHOT}: memory channels")),
-            }),
+            // No file of the kernel states it; an override can.
+            memory: None,
             uplink,
             used,
         };
