@@ -3,6 +3,7 @@
 import argparse
 import os
 import re
+import resource
 import sys
 import time
 from pathlib import Path
@@ -111,17 +112,24 @@ def _boot(machine, tests, ready, wanted, say):
 
 def _boot_in(out, machine, tests, ready, wanted, say):
     say(f"{machine.name}: {machine.about}")
-    begin = time.monotonic()
+    begin, cpu_before = time.monotonic(), _cpu_of_children()
     ended = guest.boot(machine, ready, tests, out, {"CROWFLY": _crowfly(wanted), **dict(wanted.settings)})
     told = {
         **golden.contradictions(machine, out, _crowfly(wanted), HOME / "golden", wanted.bless),
         **witness.contradictions(out),
     }
     found = list(suite.results(machine, tests, ended, out, told))
-    say(f"{machine.name}: {time.monotonic() - begin:.0f} s, logs in {out}")
+    # What a busy machine takes longer for, it does not take more CPU for.
+    cpu = _cpu_of_children() - cpu_before
+    say(f"{machine.name}: {time.monotonic() - begin:.0f} s, {cpu:.0f} s of CPU, logs in {out}")
     if not wanted.keep:
         guest.discard(machine, out)
     return found
+
+
+def _cpu_of_children():
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
 
 
 def _crowfly(wanted):

@@ -1,18 +1,28 @@
-"""What the direct way and the way through host RAM cost in the same guest, from their receipts."""
+"""What the direct way and the way through host RAM cost in the same guest: CPU and time from their
+receipts, passes through host RAM from QEMU's trace of the drive's DMA."""
 
 import json
 import re
 from dataclasses import dataclass
 from statistics import median
 
-#: What `tests/cost.sh` leaves: one file per policy and round.
-_RECEIPT_FILE = re.compile(r"^cost-(require|staged)-(\d+)\.json$")
+from host import trace, witness
+from host.outcome import RigError
+
+#: The claim that `tests/cost.sh` makes with each transfer: one receipt per policy and round.
+_CLAIM = re.compile(
+    r"^cost\treceipt-\w+:nvme(\d):(gpu\d):read:(?P<file>cost-(?P<policy>require|staged)-(?P<round>\d+)\.json)"
+    r"\t(?P<first>\d+)\t(?P<end>\d+)$"
+)
 GIGABYTE = 1e9
 
 
 @dataclass(frozen=True)
 class Sample:
-    """One transfer: seconds per decimal gigabyte, reads and writes of host RAM per byte."""
+    """One transfer: seconds per decimal gigabyte, and bytes per byte asked for.
+
+    `dma_to_host` and `dma_to_bar` are where the drive put the data, by the addresses in the trace.
+    """
 
     policy: str
     round: int
@@ -20,38 +30,68 @@ class Sample:
     bytes: int
     wall_s_per_gb: float
     cpu_s_per_gb: float
-    host_ram_passes: int
+    dma_to_host: float
+    dma_to_bar: float
+
+    @property
+    def host_ram_passes(self):
+        """How often a byte passed host RAM: written there by the drive, and, unless the drive put it into
+        the BAR itself, read from there again by the CPU, which has no other place to take it from."""
+        return self.dma_to_host + (1 - self.dma_to_bar)
 
 
 def samples(out):
-    """Every sample in a result folder, by round."""
-    found = []
-    for path in out.glob("cost-*.json"):
-        if match := _RECEIPT_FILE.match(path.name):
-            found.append(_sample(match[1], int(match[2]), json.loads(path.read_text())["receipt"]))
-    return sorted(found, key=lambda sample: (sample.round, sample.policy))
+    """Every sample in a result folder, by round; none where `tests/cost.sh` did not run there."""
+    claims = out / "claims"
+    lines = claims.read_text().splitlines() if claims.exists() else []
+    found = [match for line in lines if (match := _CLAIM.match(line))]
+    if not found:
+        return []
+    record = trace.read(out / "trace.log")
+    windows = witness.parse_windows((out / "bars").read_text())
+    measured = [_sample(claim, out, record, windows) for claim in found]
+    return sorted(measured, key=lambda sample: (sample.round, sample.policy))
 
 
-def _sample(policy, number, receipt):
-    size = receipt["requested"]
-    per_gb = GIGABYTE / size
-    cpu = receipt["cpu"]["user"] + receipt["cpu"]["system"]
-    hops = receipt["route"]["hops"]
-    # A hop that ends in host RAM writes it, one that starts there reads it.
-    passes = sum((hop["to"]["at"] == "host") + (hop["from"]["at"] == "host") for hop in hops)
-    route = receipt["route"]["name"]
-    return Sample(policy, number, route, size, receipt["wall_seconds"] * per_gb, cpu * per_gb, passes)
+def _sample(claim, out, record, windows):
+    path = out / claim["file"]
+    try:
+        receipt = json.loads(path.read_text())["receipt"]
+        size, route, wall = receipt["requested"], receipt["route"]["name"], receipt["wall_seconds"]
+        cpu = receipt["cpu"]["user"] + receipt["cpu"]["system"]
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise RigError(f"{path} is not a receipt: {error!r}") from error
+    namespace = int(claim[1]) + 1
+    commands = [
+        command
+        for command in record.between(int(claim["first"]), int(claim["end"]))
+        if command.namespace == namespace and command.verb == "read"
+    ]
+    traffic = record.traffic(commands, windows)
+    return Sample(
+        policy=claim["policy"],
+        round=int(claim["round"]),
+        route=route,
+        bytes=size,
+        wall_s_per_gb=wall * GIGABYTE / size,
+        cpu_s_per_gb=cpu * GIGABYTE / size,
+        dma_to_host=traffic.outside / size,
+        dma_to_bar=traffic.inside.get(claim[2], 0) / size,
+    )
 
 
 def table(found):
     lines = [
-        "| route | CPU seconds per GB | wall seconds per GB | host-RAM passes | rounds |",
-        "| --- | --- | --- | --- | --- |",
+        "| route | CPU s/GB | wall s/GB | drive's DMA to RAM | drive's DMA to the BAR | host-RAM passes | rounds |",
+        "| --- | --- | --- | --- | --- | --- | --- |",
     ]
     for policy in ("require", "staged"):
         ours = [sample for sample in found if sample.policy == policy]
-        cpu = median(sample.cpu_s_per_gb for sample in ours)
-        wall = median(sample.wall_s_per_gb for sample in ours)
-        first = ours[0]
-        lines.append(f"| {first.route} | {cpu:.2f} | {wall:.2f} | {first.host_ram_passes} | {len(ours)} |")
+
+        def middle(name, ours=ours):
+            return f"{median(getattr(sample, name) for sample in ours):.2f}"
+
+        columns = ["cpu_s_per_gb", "wall_s_per_gb", "dma_to_host", "dma_to_bar", "host_ram_passes"]
+        cells = [ours[0].route, *map(middle, columns), str(len(ours))]
+        lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines) + "\n"

@@ -187,6 +187,13 @@ fn given_acs_redirect_on_the_drives_port_the_kernel_refuses_and_the_bits_to_clea
     assert!(
         refused.fix[1]
             .what
+            .contains("the kernel keeps refusing this pair"),
+        "{}",
+        refused.fix[1].what
+    );
+    assert!(
+        refused.fix[2]
+            .what
             .contains(&format!("pci=disable_acs_redir={port}"))
     );
 
@@ -195,6 +202,13 @@ fn given_acs_redirect_on_the_drives_port_the_kernel_refuses_and_the_bits_to_clea
     assert_eq!(
         (slowed.effect, slowed.confidence),
         (Effect::Slows, Confidence::Likely)
+    );
+    assert!(
+        !slowed
+            .fix
+            .iter()
+            .any(|fix| fix.what.contains("keeps refusing")),
+        "a driver that does not ask remembers no refusal"
     );
 }
 

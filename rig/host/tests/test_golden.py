@@ -55,16 +55,28 @@ else:
 class AgainstTheKernel(unittest.TestCase):
     def told(self, **plans):
         with self.assertRaises(Disagreement) as caught:
-            golden.hold_routes_against_kernel(SHAPE, ADDRESSES, lambda drive, _: {**GOOD, **plans}[drive])
+            golden.hold_routes_against_kernel(SHAPE, {}, ADDRESSES, lambda drive, _: {**GOOD, **plans}[drive])
         return str(caught.exception)
 
     def test_given_routes_that_say_what_the_kernel_does_there_is_nothing_to_say(self):
-        golden.hold_routes_against_kernel(SHAPE, ADDRESSES, lambda drive, _: GOOD[drive])
+        golden.hold_routes_against_kernel(SHAPE, {}, ADDRESSES, lambda drive, _: GOOD[drive])
 
     def test_given_an_open_route_that_the_kernel_refuses_it_is_named(self):
         self.assertEqual(
             self.told(nvme1=plan("open")), "nvme1-gpu0: the kernel's answer is refused, peer-to-peer is open"
         )
+
+    def test_given_an_answer_of_this_boot_it_counts_and_not_what_the_shape_expects(self):
+        with self.assertRaises(Disagreement) as caught:
+            golden.hold_routes_against_kernel(SHAPE, {"nvme0-gpu0": "refused"}, ADDRESSES, lambda drive, _: GOOD[drive])
+        self.assertEqual(str(caught.exception), "nvme0-gpu0: the kernel's answer is refused, peer-to-peer is open")
+
+    def test_given_answers_on_disk_they_are_read_by_pair(self):
+        with tempfile.TemporaryDirectory() as folder:
+            out = Path(folder)
+            self.assertEqual(golden.read_answers(out), {})
+            (out / golden.ANSWERS).write_text("nvme0-gpu0 direct\nnvme1-gpu0 refused\n")
+            self.assertEqual(golden.read_answers(out), {"nvme0-gpu0": "direct", "nvme1-gpu0": "refused"})
 
     def test_given_a_blocked_route_that_the_kernel_allows_it_is_named(self):
         self.assertIn("nvme0-gpu0: the kernel's answer is direct", self.told(nvme0=plan("blocked", "acs-redirect")))

@@ -7,7 +7,7 @@ import unittest
 from pathlib import Path
 
 from host import suite
-from host.guest import Ended
+from host.guest import TEST_LIMIT, Ended
 from host.initramfs import cpio
 from host.lock import held
 from host.outcome import ExitStatus, RigError, Tally, TestResult, Verdict
@@ -44,7 +44,7 @@ class Results(unittest.TestCase):
         self.assertEqual(self.results([("t", 77, 1.0, "no drive")]), [("t", Verdict.WAIVED, "no drive")])
         self.assertEqual(self.results([("t", 3, 1.0, "lost")]), [("t", Verdict.FAILED, "lost")])
         self.assertEqual(self.results([("t", 3, 1.0, "")]), [("t", Verdict.FAILED, "exit status 3")])
-        self.assertEqual(self.results([("t", 124, 1.0, "")]), [("t", Verdict.FAILED, "not done after 120 s")])
+        self.assertEqual(self.results([("t", 124, 1.0, "")]), [("t", Verdict.FAILED, f"not done after {TEST_LIMIT} s")])
 
     def test_what_is_seen_from_outside_fails_a_test_that_passed(self):
         self.assertEqual(self.results([("t", 0, 1.0, "")], told={"t": "a lie"}), [("t", Verdict.FAILED, "a lie")])

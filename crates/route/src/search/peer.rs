@@ -215,6 +215,13 @@ impl World<'_> {
                     .checked_by(format!("sudo setpci -s {port} ECAP_ACS+6.w")),
                 );
         }
+        if refused {
+            // p2pdma.c keeps its answer for a pair (map_types) as long as the memory is registered.
+            obstacle = obstacle.fixed_by(Fix::by_hand(
+                "If a transfer was refused before the change, the kernel keeps refusing this pair: unbind and bind \
+                 the driver whose memory it is (or restart), and the kernel decides anew.",
+            ));
+        }
         let ports: Vec<String> = ports.iter().map(PciAddress::to_string).collect();
         obstacle.fixed_by(Fix::by_hand(format!(
             "To keep it: pci=disable_acs_redir={} on the kernel's command line, or ACS off in the firmware. \
