@@ -94,9 +94,6 @@ pub struct Failure {
     /// The same for people, where someone else laid it out.
     #[serde(skip)]
     laid_out: Option<String>,
-    /// The reader of our output went away: nothing is wrong and nobody is there to be told.
-    #[serde(skip)]
-    hung_up: bool,
 }
 
 fn as_status<S: serde::Serializer>(exit: &Exit, serializer: S) -> Result<S::Ok, S::Error> {
@@ -113,7 +110,6 @@ impl Failure {
             exit,
             obstacles: Vec::new(),
             laid_out: None,
-            hung_up: false,
         }
     }
 
@@ -142,14 +138,8 @@ impl Failure {
 
     /// Standard output could not be written.
     pub fn output(error: &io::Error) -> Self {
-        Self {
-            hung_up: error.kind() == io::ErrorKind::BrokenPipe,
-            ..Self::new(
-                "output-failed",
-                errno::moving(error),
-                format!("could not write to standard output: {error}"),
-            )
-        }
+        let what = format!("could not write to standard output: {error}");
+        Self::new("output-failed", errno::moving(error), what)
     }
 
     /// A signal ended the work.
@@ -212,11 +202,6 @@ impl Failure {
     /// The exit status.
     pub const fn exit(&self) -> Exit {
         self.exit
-    }
-
-    /// Whether the reader of our output went away.
-    pub const fn is_hang_up(&self) -> bool {
-        self.hung_up
     }
 }
 

@@ -29,6 +29,7 @@ pub struct Output {
     json: bool,
     quiet: bool,
     verbose: bool,
+    hung_up: bool,
     stdout: AutoStream<io::Stdout>,
     stderr: AutoStream<io::Stderr>,
 }
@@ -52,6 +53,7 @@ impl Output {
             json: global.json,
             quiet: global.quiet,
             verbose: global.verbose,
+            hung_up: false,
             stdout: AutoStream::new(io::stdout(), choice),
             stderr: AutoStream::new(io::stderr(), choice),
         }
@@ -86,18 +88,35 @@ impl Output {
     pub fn text(&mut self, text: &str) -> Result<(), Failure> {
         BEGUN.store(true, Ordering::SeqCst);
         let newline = if text.ends_with('\n') { "" } else { "\n" };
-        write!(self.stdout, "{text}{newline}")
-            .and_then(|()| self.stdout.flush())
-            .map_err(|error| Failure::output(&error))
+        let written = write!(self.stdout, "{text}{newline}");
+        let written = written.and_then(|()| self.stdout.flush());
+        self.heard(written)
     }
 
     /// Prints bytes that are no text for people: a script, a picture, a manual page.
     pub fn bytes(&mut self, bytes: &[u8]) -> Result<(), Failure> {
         BEGUN.store(true, Ordering::SeqCst);
         let mut raw = io::stdout().lock();
-        raw.write_all(bytes)
-            .and_then(|()| raw.flush())
-            .map_err(|error| Failure::output(&error))
+        let written = raw.write_all(bytes).and_then(|()| raw.flush());
+        drop(raw);
+        self.heard(written)
+    }
+
+    /// A reader who went away has seen enough: nothing is wrong, and the status still tells the
+    /// answer.
+    fn heard(&mut self, written: io::Result<()>) -> Result<(), Failure> {
+        match written {
+            Err(error) if error.kind() == io::ErrorKind::BrokenPipe => {
+                self.hung_up = true;
+                Ok(())
+            }
+            other => other.map_err(|error| Failure::output(&error)),
+        }
+    }
+
+    /// Whether the reader of standard output went away.
+    pub const fn is_hung_up(&self) -> bool {
+        self.hung_up
     }
 
     /// Tells the user something besides the result, unless asked to be quiet.
@@ -122,7 +141,6 @@ impl Output {
     pub fn finish(&mut self, result: Result<Exit, Failure>) -> ExitCode {
         let failure = match result {
             Ok(exit) => return exit.into(),
-            Err(failure) if failure.is_hang_up() => return Exit::Ok.into(),
             Err(failure) => failure,
         };
         let columns = self.columns();

@@ -36,6 +36,37 @@ fn given_a_reader_that_went_away_the_program_ends_quietly() {
 }
 
 #[test]
+fn given_a_reader_that_went_away_the_status_still_tells_the_answer() {
+    let (reader, writer) = io::pipe().expect("a pipe");
+    drop(reader);
+    let mut unsure = crowfly(&["explain", "-"]);
+    let output = run(unsure.stdout(writer).stderr(Stdio::piped()));
+    assert_eq!(
+        output.status.code(),
+        Some(3),
+        "nothing was given, so nothing is known"
+    );
+}
+
+#[test]
+fn given_json_every_command_and_every_help_is_one_document_with_a_schema() {
+    for (arguments, schema) in [
+        (&["man"][..], "crowfly.man/1"),
+        (&["man", "load"], "crowfly.man/1"),
+        (&["completions", "zsh"], "crowfly.completions/1"),
+        (&["--help"], "crowfly.help/1"),
+        (&["--version"], "crowfly.help/1"),
+        (&["map"], "crowfly.map/1"),
+        (&["doctor", "--list-rules"], "crowfly.rules/1"),
+    ] {
+        let output = run(crowfly(arguments).arg("--json"));
+        let document: serde_json::Value =
+            serde_json::from_slice(&output.stdout).expect("one JSON document");
+        assert_eq!(document["schema"], schema, "{arguments:?}");
+    }
+}
+
+#[test]
 fn given_a_full_disk_the_failure_is_reported() {
     let Ok(full) = std::fs::File::options().write(true).open("/dev/full") else {
         crowfly_waive::waived!("there is no /dev/full");

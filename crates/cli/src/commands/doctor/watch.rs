@@ -109,7 +109,7 @@ pub fn run(
         period.as_secs()
     ));
     let started = Instant::now();
-    loop {
+    while !out.is_hung_up() {
         std::thread::sleep(period);
         let now = look(out)?;
         let changes = Changes::between(&last.diagnosis, &now.diagnosis);
@@ -124,4 +124,5 @@ pub fn run(
         }
         last = now;
     }
+    Ok(last.exit())
 }
