@@ -1,9 +1,11 @@
 //! Where a command's words go: results to standard output, notes and progress to standard error.
 
+use std::borrow::Cow;
 use std::io::{self, IsTerminal, Write};
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use anstream::adapter::strip_str;
 use anstream::{AutoStream, ColorChoice};
 use crowfly_route::terminal;
 use serde::Serialize;
@@ -39,6 +41,24 @@ pub fn columns() -> usize {
     terminal_size::terminal_size().map_or(MAX_COLUMNS, |(width, _)| {
         usize::from(width.0).clamp(MIN_COLUMNS, MAX_COLUMNS)
     })
+}
+
+/// Text without styles. Most lines have none, and looking for one is much cheaper than taking a text
+/// apart: the listing of a large model is a megabyte of plain lines.
+fn unstyled(text: &str) -> Cow<'_, str> {
+    const ESCAPE: char = '\u{1b}';
+    if !text.contains(ESCAPE) {
+        return Cow::Borrowed(text);
+    }
+    let mut plain = String::with_capacity(text.len());
+    for line in text.split_inclusive('\n') {
+        if line.contains(ESCAPE) {
+            plain.push_str(&strip_str(line).to_string());
+        } else {
+            plain.push_str(line);
+        }
+    }
+    Cow::Owned(plain)
 }
 
 impl Output {
@@ -86,11 +106,14 @@ impl Output {
 
     /// Prints text for people on standard output.
     pub fn text(&mut self, text: &str) -> Result<(), Failure> {
-        BEGUN.store(true, Ordering::SeqCst);
         let newline = if text.ends_with('\n') { "" } else { "\n" };
-        let written = write!(self.stdout, "{text}{newline}");
-        let written = written.and_then(|()| self.stdout.flush());
-        self.heard(written)
+        let styled = self.stdout.current_choice() != ColorChoice::Never;
+        let text = if styled {
+            Cow::Borrowed(text)
+        } else {
+            unstyled(text)
+        };
+        self.bytes(format!("{text}{newline}").as_bytes())
     }
 
     /// Prints bytes that are no text for people: a script, a picture, a manual page.
@@ -169,5 +192,20 @@ impl Output {
             .map_err(|error| Failure::output(&io::Error::other(error)))?;
         json.push(b'\n');
         self.bytes(&json)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn given_styles_in_some_lines_they_are_taken_out_and_nothing_else() {
+        let plain = "one\ntwo";
+        assert!(matches!(unstyled(plain), Cow::Borrowed(same) if same == plain));
+        assert_eq!(
+            unstyled("one\n\u{1b}[1mtwo\u{1b}[0m\nthree\n"),
+            "one\ntwo\nthree\n"
+        );
     }
 }
