@@ -2,6 +2,7 @@
 
 pub(crate) mod flows;
 pub(crate) mod host;
+pub(crate) mod job;
 pub(crate) mod level;
 pub(crate) mod measured;
 pub(crate) mod nics;

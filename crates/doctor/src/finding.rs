@@ -6,6 +6,7 @@ use crowfly_route::obstacle::{Cost, Fix};
 use serde::Serialize;
 
 use crate::evidence::{Cite, LineNumber, SourceName};
+use crate::rule::{Family, Rule};
 use crate::verdict::{Pair, PairKind, Verdict};
 
 /// Something that a rule found.
@@ -23,6 +24,8 @@ pub struct Finding {
     pub evidence: Vec<Quote>,
     /// What it costs, when both ceilings are known.
     pub cost: Option<Cost>,
+    /// Where the figures of the cost are from; without a cost, why none can be told.
+    pub cost_basis: String,
     /// How to remove it, step by step; empty when there is nothing to do.
     pub fix: Vec<Fix>,
     /// What could be wrong about it.
@@ -71,6 +74,11 @@ impl Severity {
 }
 
 impl Finding {
+    /// The family of its rule.
+    pub fn family(&self) -> Option<Family> {
+        Rule::find(self.code).map(|rule| rule.family)
+    }
+
     /// Most quotes of one finding.
     pub const MAX_EVIDENCE: usize = 6;
     /// Most pairs listed by one finding.

@@ -4,10 +4,12 @@
 //! what a machine's layout predicts, and what is proven outweighs what is open.
 
 mod collect;
+mod complete;
 mod flows;
 mod headline;
 mod measured;
 mod places;
+mod price;
 mod storage;
 
 use crate::case::Case;
@@ -36,6 +38,8 @@ pub(crate) fn judge(case: &Case, mut findings: Vec<Finding>) -> Diagnosis {
     let verdict = kinds
         .iter()
         .fold(start, |worst, kind| worst.worse(kind.verdict));
+    complete::complete(&mut findings);
+    price::price(case, &mut findings);
     findings.sort_by_key(|finding| std::cmp::Reverse(finding.severity));
     let missing = collect::missing(case, verdict, &kinds);
     let headline = headline::headline(case, verdict, &kinds, &findings);

@@ -83,6 +83,93 @@ fn given_what_only_looks_like_it_a_rule_is_quiet() {
 }
 
 #[test]
+fn every_finding_says_what_it_costs_or_why_that_is_not_known() {
+    let mut faults = Vec::new();
+    for example in examples() {
+        for finding in diagnose(&(example.fires)()).findings {
+            let code = finding.code;
+            if finding.cost_basis.is_empty() {
+                faults.push(format!("{code} says nothing of its cost"));
+            }
+            if let Some(cost) = finding.cost
+                && cost.now.0 >= cost.without.0
+            {
+                faults.push(format!("{code} costs nothing: {cost:?}"));
+            }
+        }
+    }
+    assert!(faults.is_empty(), "{}", faults.join("\n"));
+}
+
+#[test]
+fn every_fault_and_warning_says_what_to_do_how_to_check_it_and_what_could_be_wrong() {
+    let mut faults = BTreeSet::new();
+    for example in examples() {
+        for finding in diagnose(&(example.fires)()).findings {
+            if finding.severity == crowfly_doctor::Severity::Note {
+                continue;
+            }
+            let code = finding.code;
+            if finding.fix.is_empty() {
+                faults.insert(format!("{code} has no fix: {}", finding.title));
+            } else if finding.fix.iter().all(|fix| fix.check.is_none()) {
+                faults.insert(format!("{code} has no check: {}", finding.title));
+            }
+            if finding.doubts.is_empty() {
+                faults.insert(format!("{code} doubts nothing: {}", finding.title));
+            }
+            if finding.reference.is_empty() {
+                faults.insert(format!("{code} has no reference"));
+            }
+        }
+    }
+    let faults: Vec<String> = faults.into_iter().collect();
+    assert!(faults.is_empty(), "{}", faults.join("\n"));
+}
+
+/// The conditions that the doctor was asked to know, as families and how many of each.
+const ASKED: [(char, u32); 8] = [
+    ('N', 22),
+    ('K', 10),
+    ('G', 10),
+    ('R', 8),
+    ('C', 4),
+    ('V', 4),
+    ('A', 3),
+    ('H', 4),
+];
+
+#[test]
+fn every_condition_that_was_asked_for_is_a_rule_with_an_example() {
+    let shown: BTreeSet<&str> = examples().iter().map(|e| e.rule).collect();
+    let asked: Vec<String> = ASKED
+        .iter()
+        .flat_map(|(family, last)| (1..=*last).map(move |n| format!("{family}{n}")))
+        .collect();
+    assert_eq!(asked.len(), 65);
+    for id in &asked {
+        assert!(Rule::find(id).is_some(), "{id}");
+        assert!(shown.contains(id.as_str()), "{id} has no example");
+    }
+    // Where the list itself lies beside the repository, it names the same.
+    let list = std::path::Path::new(env!("CARGO_MANIFEST_DIR"))
+        .ancestors()
+        .nth(3)
+        .map(|beside| beside.join("shared/facts/RULES.tsv"));
+    let Some(Ok(list)) = list.map(std::fs::read_to_string) else {
+        crowfly_waive::record("no list of rules beside the repository");
+        return;
+    };
+    let ids: BTreeSet<&str> = list
+        .lines()
+        .skip(1)
+        .filter_map(|l| l.split('\t').next())
+        .filter(|id| !id.is_empty())
+        .collect();
+    assert_eq!(ids, asked.iter().map(String::as_str).collect());
+}
+
+#[test]
 fn every_rule_has_an_example() {
     let shown: BTreeSet<&str> = examples().iter().map(|e| e.rule).collect();
     let all: BTreeSet<&str> = Rule::all().map(|rule| rule.id).collect();

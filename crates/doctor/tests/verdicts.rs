@@ -314,3 +314,57 @@ proptest! {
         }
     }
 }
+
+/// What a finding of a machine says of its cost.
+fn cost(node: &crowfly_route::fixture::Fixture, code: &str) -> (Option<(f64, f64)>, String) {
+    let diagnosis = diagnose(&Case::new().with_snapshot("node", node.snapshot()));
+    let found = diagnosis.findings.iter().find(|f| f.code == code);
+    let found = found.unwrap_or_else(|| panic!("{code} is not found"));
+    let gb = |cost: crowfly_route::obstacle::Cost| (cost.now.0 / 1e9, cost.without.0 / 1e9);
+    (found.cost.map(gb), found.cost_basis.clone())
+}
+
+#[test]
+fn given_a_machine_then_a_finding_costs_what_its_routes_say() {
+    use crowfly_route::fixture::gen5;
+    let (cost_of_far, basis) = cost(&machines::pcie_box(), "N1");
+    // Both ways carry the wire's rate, so no bandwidth is lost but that of the host's memory.
+    assert_eq!(cost_of_far, None);
+    assert_eq!(
+        basis,
+        "by its links the way through host memory carries 12.5 GB/s as well; it costs passes through that memory instead, whose rate was not measured (ceilings of the routes gpu:2 to nic:mlx5_0 on node: link rate)"
+    );
+    let mut narrow = machines::dgx_h100();
+    let gpu = narrow.topology().gpus[0].address.expect("a PCI device");
+    narrow.degrade(gpu, gen5(8));
+    let (Some((now, without)), basis) = cost(&narrow, "K7") else {
+        panic!("a narrow link has a price")
+    };
+    assert!((without / now - 2.0).abs() < 1e-9, "{now} {without}");
+    assert_eq!(
+        basis,
+        "link rates after encoding, as the link is and as both ends could"
+    );
+}
+
+#[test]
+fn given_a_line_rate_then_a_finding_of_its_kind_names_it_and_what_is_open() {
+    let rates = "CA 'mlx5_0'\n\tCA type: MT4129\n\tPort 1:\n\t\tState: Active\n\t\tRate: 400\n\t\tLink layer: InfiniBand\n";
+    let plain = "n1:1:1 [0] NCCL INFO Channel 00/0 : 0[0] -> 8[0] [send] via NET/IB/0\n";
+    let alone = diagnose(&case(&[("nccl.log", plain)]));
+    let together = diagnose(&case(&[("nccl.log", plain), ("ibstat.txt", rates)]));
+    let basis = |diagnosis: &Diagnosis| {
+        let found = diagnosis.findings.iter().find(|f| f.code == "N8");
+        found.expect("N8").cost_basis.clone()
+    };
+    assert!(
+        basis(&alone).starts_with("not told: neither the NIC's rate"),
+        "{}",
+        basis(&alone)
+    );
+    assert!(
+        basis(&together).starts_with("at most 50.0 GB/s, the line rate of mlx5_0"),
+        "{}",
+        basis(&together)
+    );
+}

@@ -123,9 +123,13 @@ fn one_finding(finding: &Finding, open: bool) -> String {
         };
         let _ = writeln!(
             html,
-            "<h4>Cost</h4>\n<p>{} now, {} without it{factor}</p>",
-            cost.now, cost.without
+            "<h4>Cost</h4>\n<p>{} now, {} without it{factor} <span class=\"soft\">({})</span></p>",
+            cost.now,
+            cost.without,
+            text(&finding.cost_basis)
         );
+    } else if finding.severity != Severity::Note {
+        let _ = writeln!(html, "<h4>Cost</h4>\n<p>{}</p>", text(&finding.cost_basis));
     }
     if !finding.fix.is_empty() {
         html.push_str("<h4>Fix</h4>\n<ol>\n");

@@ -16,6 +16,7 @@ impl Rule {
             title: title.into(),
             evidence: Vec::new(),
             cost: None,
+            cost_basis: String::new(),
             fix: Vec::new(),
             doubts: Vec::new(),
             reference: self.page.source,
@@ -85,9 +86,10 @@ impl Finding {
         self
     }
 
-    /// The same finding with what it costs.
-    pub(crate) fn costing(mut self, cost: Option<Cost>) -> Self {
-        self.cost = cost;
+    /// The same finding with what it costs, and where the figures are from.
+    pub(crate) fn costing(mut self, cost: Cost, basis: impl Into<String>) -> Self {
+        self.cost = Some(cost);
+        self.cost_basis = basis.into();
         self
     }
 }

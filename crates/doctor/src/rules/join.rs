@@ -5,6 +5,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use crowfly_route::obstacle::Fix;
 
 use crate::case::Case;
+use crate::evidence::nccl_log::NcclLog;
+use crate::facts::job::split_logs;
 use crate::finding::{Finding, Quote};
 use crate::rule::{Family, Page, Rule};
 
@@ -17,7 +19,7 @@ const VERSIONS: Rule = Rule {
     summary: "ranks run different versions of NCCL or RCCL",
     page: Page {
         condition: "Processes of one job loaded different libraries.",
-        detection: "Version lines of one log that differ.",
+        detection: "Version lines that differ, in one log or in the logs of one job.",
         consequence: "NCCL refuses or hangs across versions; across releases the meaning of distances and defaults differs.",
         fix: "One library on every rank: the container, LD_LIBRARY_PATH and the framework's own copy.",
         source: "NCCL documentation, compatibility; practice",
@@ -27,7 +29,8 @@ const VERSIONS: Rule = Rule {
 };
 
 fn versions(rule: &Rule, case: &Case) -> Vec<Finding> {
-    case.nccl_logs()
+    let mut findings: Vec<Finding> = case
+        .nccl_logs()
         .filter_map(|log| {
             let distinct: BTreeSet<String> = log
                 .versions
@@ -51,7 +54,30 @@ fn versions(rule: &Rule, case: &Case) -> Vec<Finding> {
                 .doubting("Logs of two jobs in one file look the same."),
             )
         })
-        .collect()
+        .collect();
+    findings.extend(split_logs(case).and_then(|logs| across(rule, &logs)));
+    findings
+}
+
+/// Each rank or node wrote a file of its own.
+fn across(rule: &Rule, logs: &[&NcclLog]) -> Option<Finding> {
+    let of: Vec<_> = logs
+        .iter()
+        .filter_map(|log| Some((log.release()?.to_string(), &log.versions.first()?.first)))
+        .collect();
+    let distinct: BTreeSet<&str> = of.iter().map(|(release, _)| release.as_str()).collect();
+    let names: Vec<&str> = distinct.into_iter().collect();
+    (names.len() > 1).then(|| {
+        rule.warning(format!(
+            "Files of one job show versions {}",
+            names.join(" and ")
+        ))
+        .quoting_all(of.iter().map(|(_, cite)| *cite))
+        .fixed_by(Fix::run(
+            "See which library each rank loads.",
+            "<launcher> python -c 'import torch; print(torch.cuda.nccl.version())'",
+        ))
+    })
 }
 
 const LINKS: Rule = Rule {

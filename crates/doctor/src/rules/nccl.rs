@@ -1,5 +1,6 @@
 //! NCCL and RCCL: what their logs and topologies say, and how it is misread.
 
+mod differences;
 mod distance;
 mod errors;
 mod evidence;
@@ -26,7 +27,7 @@ pub(crate) const RULES: &[Rule] = &[
     evidence::RING_SUMMARY,
     evidence::READ_AND_WRITE,
     settings::SELF_INFLICTED,
-    settings::NOT_ON_ALL_RANKS,
+    differences::NOT_ON_ALL_RANKS,
     network::NO_RDMA,
     network::WRONG_INTERFACE,
     peers::SHM_INSTEAD,

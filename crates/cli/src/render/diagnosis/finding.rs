@@ -1,7 +1,7 @@
 //! One finding: what is wrong, how that is known, what it costs, and what helps.
 
-use crowfly_doctor::Finding;
 use crowfly_doctor::finding::{Quote, Spot};
+use crowfly_doctor::{Finding, Severity};
 use crowfly_route::units::significant;
 
 use super::severity_style;
@@ -98,13 +98,19 @@ fn evidence(finding: &Finding, most: usize, block: &mut Block) {
 }
 
 fn cost(finding: &Finding, block: &mut Block) {
-    let Some(cost) = finding.cost else { return };
+    let Some(cost) = finding.cost else {
+        if finding.severity != Severity::Note && !finding.cost_basis.is_empty() {
+            block.line("cost", [Cell::from(&finding.cost_basis)]);
+        }
+        return;
+    };
     let mut text = format!("{} now, {} without it", cost.now, cost.without);
     if cost.now.0 > 0.0 {
         let factor = significant(cost.without.0 / cost.now.0);
         text.push_str(&format!(" (×{factor})"));
     }
     block.line("cost", [text.into()]);
+    block.line("", [Cell::styled(FAINT, &finding.cost_basis)]);
 }
 
 fn steps(finding: &Finding, most: usize, block: &mut Block) {

@@ -93,14 +93,20 @@ fn on_machine(rule: &Rule, machine: &Machine) -> Vec<Finding> {
                     .implying(PairKind::GpuNic, Verdict::DirectButSlow),
                 _ => rule.warning(title),
             };
-            findings.push(fixed(finding).quoting(quote).costing(Some(Cost {
-                now: current.rate(),
-                without: maximum.rate(),
-            })));
+            findings.push(fixed(finding).quoting(quote).costing(
+                Cost {
+                    now: current.rate(),
+                    without: maximum.rate(),
+                },
+                LINK_RATES,
+            ));
         }
     }
     findings
 }
+
+/// Where a link's figures are from.
+const LINK_RATES: &str = "link rates after encoding, as the link is and as both ends could";
 
 fn fixed(finding: Finding) -> Finding {
     finding
@@ -158,7 +164,7 @@ fn in_list(rule: &Rule, list: &Lspci) -> Vec<Finding> {
                     fixed(finding)
                         .quoting(&now.cite)
                         .quoting(&max.cite)
-                        .costing(Some(cost))
+                        .costing(cost, LINK_RATES)
                         .doubting("If the slot itself is slower or narrower than the board, this is the slot's best."),
                 );
             }

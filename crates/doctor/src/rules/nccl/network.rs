@@ -2,12 +2,14 @@
 
 use std::collections::BTreeSet;
 
-use crowfly_route::obstacle::Fix;
+use crowfly_route::obstacle::{Cost, Fix};
+use crowfly_route::units::BytesPerSecond;
 
 use crate::case::Case;
 use crate::evidence::nccl_log::{NcclLog, Note, PluginNote};
 use crate::facts::flows::{Span, is_socket, net_uses, span};
 use crate::facts::nics::few_nics;
+use crate::facts::rdma::ports;
 use crate::finding::Finding;
 use crate::rule::{Family, Page, Rule};
 use crate::verdict::{PairKind, Verdict};
@@ -326,6 +328,19 @@ fn few_named(rule: &Rule, case: &Case) -> Option<Finding> {
     )
 }
 
+/// The line rate of a NIC in Gb/s, as other evidence shows it.
+fn rate_of(case: &Case, name: &str) -> Option<f64> {
+    let of_port = ports(case)
+        .into_iter()
+        .find(|p| p.device == name)
+        .and_then(|p| p.rate_gbps);
+    let of_file = || {
+        let mut nets = case.nccl_topologies().flat_map(|t| &t.nets);
+        Some(nets.find(|n| n.name == name)?.speed_mbps? as f64 / 1e3)
+    };
+    of_port.or_else(of_file)
+}
+
 fn unused(rule: &Rule, case: &Case) -> Vec<Finding> {
     case.nccl_logs()
         .filter_map(|log| {
@@ -363,13 +378,31 @@ fn unused(rule: &Rule, case: &Case) -> Vec<Finding> {
                 return None;
             }
             let names = super::distance::list(idle.iter().copied());
-            Some(
-                rule.warning(format!(
+            let rates = |devices: &BTreeSet<u32>| -> Option<f64> {
+                list.what
+                    .devices
+                    .iter()
+                    .filter(|d| devices.contains(&d.index))
+                    .map(|d| rate_of(case, &d.ports.first()?.name))
+                    .sum()
+            };
+            let finding = rule.warning(format!(
                     "Only {} of {} NICs carry channels; {names} carry none",
                     used.len(),
                     listed.len()
-                ))
-                .quoting(&list.first)
+                ));
+            let finding = match (rates(&used), rates(&listed)) {
+                (Some(now), Some(without)) => finding.costing(
+                    Cost {
+                        now: BytesPerSecond::from_gbps(now),
+                        without: BytesPerSecond::from_gbps(without),
+                    },
+                    "line rates of the NICs in use, and of all",
+                ),
+                _ => finding,
+            };
+            Some(
+                finding.quoting(&list.first)
                 .quoting_all(uses.iter().filter_map(|u| u.cite(u.plain() == 0)).take(2))
                 .doubting("NICs meant for storage or management are left out rightly, and a clipped log shows fewer channels.")
                 .fixed_by(Fix::by_hand("Check with `nvidia-smi topo -m` that each NIC is near a GPU, and name the ones for NCCL with NCCL_IB_HCA.")),

@@ -151,10 +151,13 @@ fn slower_than_peers(rule: &Rule, rated: &[(&Port, f64)]) -> Option<Finding> {
             port.name()
         ))
         .quoting_all(port.rate_quote.clone())
-        .costing(Some(Cost {
-            now: BytesPerSecond::from_gbps(rate),
-            without: BytesPerSecond::from_gbps(best),
-        }))
+        .costing(
+            Cost {
+                now: BytesPerSecond::from_gbps(rate),
+                without: BytesPerSecond::from_gbps(best),
+            },
+            "line rates of the ports",
+        )
         .implying(PairKind::GpuNic, Verdict::DirectButSlow)
         .fixed_by(
             Fix::run("Look at the link: cable, forward error correction, the port's speed at the switch.", format!("mlxlink -d {} -m -e -c", port.device))
@@ -223,6 +226,16 @@ pub(super) const MTU: Rule = Rule {
 /// A RoCE packet of 4096 bytes and its headers do not fit into less.
 const JUMBO: u32 = 4_200;
 
+/// Bytes that Ethernet (preamble, header, checksum, gap: 38), IPv4 (20), UDP (8) and InfiniBand's base
+/// header and checksum (16) add to each packet of RoCE v2.
+const ROCE_OVERHEAD: u32 = 82;
+
+/// What a line leaves for data when packets carry this much of it.
+fn payload_rate(gbps: f64, mtu: u32) -> BytesPerSecond {
+    let part = f64::from(mtu) / (f64::from(mtu) + f64::from(ROCE_OVERHEAD));
+    BytesPerSecond::from_gbps(gbps * part)
+}
+
 fn mtu(rule: &Rule, case: &Case) -> Vec<Finding> {
     let fixed = |finding: Finding| {
         finding
@@ -253,13 +266,26 @@ fn mtu(rule: &Rule, case: &Case) -> Vec<Finding> {
             list(names.iter().map(String::as_str)),
             first.max_mtu.unwrap_or_default()
         );
-        findings.push(
-            fixed(rule.warning(title)).quoting_all(
-                small
-                    .iter()
-                    .filter_map(|p| Some(p.active_mtu.as_ref()?.1.clone())),
-            ),
+        let mut finding = fixed(rule.warning(title)).quoting_all(
+            small
+                .iter()
+                .filter_map(|p| Some(p.active_mtu.as_ref()?.1.clone())),
         );
+        if let (Some(rate), Some(max), Some(true)) =
+            (first.rate_gbps, first.max_mtu, first.ethernet)
+        {
+            finding = finding.costing(
+                Cost {
+                    now: payload_rate(rate, *now),
+                    without: payload_rate(rate, max),
+                },
+                format!(
+                    "line rate of {}, less {ROCE_OVERHEAD} bytes of headers and gaps for each packet",
+                    first.name()
+                ),
+            );
+        }
+        findings.push(finding);
     }
     for machine in &case.machines {
         for nic in &machine.topology.nics {

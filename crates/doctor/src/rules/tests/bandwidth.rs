@@ -74,10 +74,13 @@ fn one_node(rule: &Rule, run: &Measured<'_>) -> Option<Finding> {
     Some(
         rule.warning(title)
             .quoting(run.peak_cite)
-            .costing(Some(Cost {
-                now: BytesPerSecond::gb(run.peak),
-                without: BytesPerSecond::gb(links),
-            }))
+            .costing(
+                Cost {
+                    now: BytesPerSecond::gb(run.peak),
+                    without: BytesPerSecond::gb(links),
+                },
+                "measured, against the data sheet's rate of the links",
+            )
             .fixed_by(
                 Fix::run("See whether all channels go peer to peer, and all NVLinks are up.", "nvidia-smi nvlink -s; NCCL_DEBUG=INFO <job> 2>&1 | grep -c 'via SHM'")
                     .checked_by("all_reduce_perf -b 1G -e 8G -f 2 -g <gpus>"),
@@ -160,10 +163,13 @@ fn over_network(rule: &Rule, case: &Case, run: &Measured<'_>) -> Option<Finding>
             .quoting(run.peak_cite)
             .quoting_all(quotes)
             .implying(PairKind::GpuNic, Verdict::DirectButSlow)
-            .costing(Some(Cost {
-                now: BytesPerSecond::gb(run.peak),
-                without: BytesPerSecond::gb(rate),
-            }))
+            .costing(
+                Cost {
+                    now: BytesPerSecond::gb(run.peak),
+                    without: BytesPerSecond::gb(rate),
+                },
+                "measured, against the line rate of the NICs in use",
+            )
             .fixed_by(
                 Fix::run("Look at channels without /GDRDMA, then at each rail alone.", "ib_write_bw -d <nic> --use_cuda=0 --report_gbits <peer>")
                     .checked_by("all_reduce_perf -b 1G -e 8G -f 2 -g 1"),
