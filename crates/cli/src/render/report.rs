@@ -1,5 +1,6 @@
 //! A diagnosis as one page of HTML that needs nothing but itself: no script, and nothing is fetched.
 
+use std::collections::BTreeSet;
 use std::fmt::Write;
 
 use crowfly_doctor::evidence::Format;
@@ -13,9 +14,11 @@ use crate::commands::doctor::host::Host;
 
 mod drawing;
 mod html;
+mod nccl_machine;
+mod pair_picture;
 mod slots;
 
-use html::{chip, section, severity, table, text, unfold};
+use html::{chip, code_links, section, severity, table, text, unfold};
 
 /// Findings whose evidence is unfolded from the start.
 const FIRST_FINDINGS: usize = 3;
@@ -34,8 +37,8 @@ pub fn render(answer: &Answer) -> String {
     let mut body = head(diagnosis);
     body.push_str(&kinds(diagnosis));
     body.push_str(&section("Findings", &findings(diagnosis)));
-    let drawing = drawing::render(&answer.case.machines, diagnosis);
-    body.push_str(&section("The machine", &drawing));
+    let drawing = drawing::render(&answer.case, diagnosis);
+    body.push_str(&section("What goes where", &drawing));
     body.push_str(&section("Pairs", &pairs(diagnosis)));
     body.push_str(&section(
         "To settle what is open",
@@ -95,14 +98,22 @@ fn kinds(diagnosis: &Diagnosis) -> String {
 }
 
 fn findings(diagnosis: &Diagnosis) -> String {
+    let mut seen = BTreeSet::new();
     let all = diagnosis.findings.iter().enumerate();
-    all.map(|(index, finding)| one_finding(finding, index < FIRST_FINDINGS))
-        .collect()
+    all.map(|(index, finding)| {
+        one_finding(finding, index < FIRST_FINDINGS, seen.insert(finding.code))
+    })
+    .collect()
 }
 
-fn one_finding(finding: &Finding, open: bool) -> String {
+fn one_finding(finding: &Finding, open: bool, first: bool) -> String {
     let mut html = format!(
-        "<article class=\"finding {class}\">\n<h3>{code} {name}</h3>\n<p>{title}</p>\n",
+        "<article class=\"finding {class}\"{id}>\n<h3>{code} {name}</h3>\n<p>{title}</p>\n",
+        // Several findings can have one code; links lead to the first of them.
+        id = match first {
+            true => format!(" id=\"{}\"", text(finding.code)),
+            false => String::new(),
+        },
         class = severity(finding.severity),
         code = text(finding.code),
         name = text(finding.name),
@@ -216,7 +227,7 @@ fn pairs(diagnosis: &Diagnosis) -> String {
                 chip(pair.verdict),
                 basis.to_owned(),
                 text(&pair.why),
-                text(&pair.findings.join(" ")),
+                code_links(&pair.findings),
             ]
         })
         .collect();

@@ -23,6 +23,12 @@ pub fn chip(verdict: Verdict) -> String {
     format!("<span class=\"chip {class}\">{words}</span>")
 }
 
+/// The codes of findings, each a link to where it is told.
+pub fn code_links(codes: &[&'static str]) -> String {
+    let link = |code: &&str| format!("<a href=\"#{0}\">{0}</a>", text(code));
+    codes.iter().map(link).collect::<Vec<_>>().join(" ")
+}
+
 /// The class that tells how much a finding matters.
 pub const fn severity(severity: Severity) -> &'static str {
     match severity {
@@ -45,7 +51,7 @@ pub fn section(heading: &str, inside: &str) -> String {
 
 /// A table that scrolls sideways where the screen is narrow. Cells are HTML.
 pub fn table(titles: &[&str], rows: &[Vec<String>]) -> String {
-    let mut html = String::from("<div class=\"wide\"><table>\n<thead><tr>");
+    let mut html = String::from("<div class=\"wide\" tabindex=\"0\"><table>\n<thead><tr>");
     for title in titles {
         let _ = write!(html, "<th>{}</th>", text(title));
     }
