@@ -304,7 +304,7 @@ fn given_fix_script_a_script_that_bash_accepts_is_all_that_is_printed_and_nothin
     assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
     let script = text(&output.stdout);
     assert!(script.starts_with("#!/usr/bin/env bash\n"));
-    assert!(script.contains("\nset -euo pipefail\n"));
+    assert!(script.contains("\nset -uo pipefail\n"));
     fs::write(folder.path().join("fix.sh"), &script).expect("written");
     let checked = Command::new("bash")
         .arg("-n")
@@ -318,6 +318,8 @@ fn given_fix_script_a_script_that_bash_accepts_is_all_that_is_printed_and_nothin
         "{}{script}",
         text(&checked.stderr)
     );
+    // What it sets is told with the way back.
+    assert!(script.contains("# undo: sudo sysctl kernel.numa_balancing="));
     insta::assert_snapshot!(script);
 }
 

@@ -114,7 +114,8 @@ pub struct Pair {
 
 impl fmt::Display for Pair {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if let Some(on) = &self.on {
+        // Of a file the name will do: its folders would drown the pair.
+        if let Some(on) = self.on.as_deref().and_then(|on| on.rsplit('/').next()) {
             write!(f, "{on} ")?;
         }
         write!(f, "{}–{}", self.gpu, self.other)

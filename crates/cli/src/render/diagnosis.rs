@@ -235,7 +235,8 @@ fn findings(diagnosis: &Diagnosis, columns: usize, extent: Extent) -> String {
             columns,
         ));
     }
-    let rest = findings.iter().skip(top);
+    let told = if grave > 0 { grave } else { findings.len() };
+    let rest = findings.iter().take(told).skip(top);
     let mut lines = String::new();
     for one in rest.clone().take(extent.further) {
         let told = opens_with(diagnosis, one);

@@ -40,6 +40,12 @@ pub struct Step {
     pub command: Option<String>,
     /// Whether the script runs the command.
     pub runs: Runs,
+    /// What the script shows before it runs the command, because it is lost otherwise.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub before: Option<String>,
+    /// How what it did is taken back; the next boot does so in any case.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub undo: Option<String>,
     /// Why the script does not run it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub why_not: Option<&'static str>,
@@ -93,7 +99,10 @@ impl Step {
             Some(Weight::Setting) => (Runs::InTheJob, None),
             Some(Weight::Held(why)) => (Runs::HeldBack, Some(why)),
         };
+        let ran = fix.command.as_deref().filter(|_| runs == Runs::Here);
         Self {
+            before: ran.and_then(command::before),
+            undo: ran.and_then(command::undo),
             finding,
             name,
             what: fix.what.clone(),

@@ -11,9 +11,13 @@ const HEAD: &str = "\
 #!/usr/bin/env bash
 # Written by `crowfly doctor --fix-script`. Nothing of it has been run.
 # Read it, take out what you do not want, then run it on the machine that was looked at.
-# What it runs loads drivers and sets knobs until the next boot, or only looks. All else is
-# commented out, with the reason.
-set -euo pipefail
+# What it runs loads drivers and sets knobs until the next boot, or only looks; running it again does
+# no more. All else is commented out, with the reason.
+set -uo pipefail
+
+failures=0
+# A step that fails does not keep the others from running; the status at the end tells of it.
+failed() { printf 'failed with exit status %s\\n' \"$1\"; failures=$((failures + 1)); }
 
 step() { printf '\\n== %s\\n' \"$1\"; }
 # A check prints what it sees, for you to judge; its status does not end the script.
@@ -39,9 +43,15 @@ pub fn render(verdict: Verdict, steps: &[Step]) -> String {
         title(&mut script, step);
         let told = format!("{} {}: {}", step.finding, step.name, step.what);
         script.push_str(&format!("step {}\n", quoted(&told)));
+        if let Some(undo) = &step.undo {
+            comment(&mut script, &format!("undo: {undo}, or boot again"));
+        }
+        if let Some(before) = &step.before {
+            script.push_str(&format!("printf 'before: '; {before}\n"));
+        }
         if let Some(command) = &step.command {
-            script.push_str(command);
-            script.push('\n');
+            // The brace stands on a line of its own: the command may end in a comment.
+            script.push_str(&format!("{{ {command}\n}} || failed \"$?\"\n"));
         }
         check(&mut script, step);
     }
@@ -56,6 +66,9 @@ pub fn render(verdict: Verdict, steps: &[Step]) -> String {
         of(Runs::HeldBack),
     );
     section(&mut script, "By hand.", of(Runs::ByHand));
+    if of(Runs::Here).next().is_some() {
+        script.push_str("\nexit \"$((failures > 0))\"\n");
+    }
     script
 }
 

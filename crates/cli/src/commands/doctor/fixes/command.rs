@@ -132,6 +132,34 @@ fn parsed(command: &str) -> Weight {
     }
 }
 
+/// How what a command did is taken back before the next boot, which takes back all of it; `None` for
+/// one that only looks or does not run.
+pub fn undo(command: &str) -> Option<String> {
+    let words: Vec<&str> = command.split_whitespace().collect();
+    match without_sudo(&words) {
+        ["modprobe", module] => Some(format!("sudo modprobe -r {module}")),
+        ["sysctl", setting] | ["sysctl", "-w", setting] => {
+            let (knob, _) = setting.split_once('=')?;
+            Some(format!("sudo sysctl {knob}=<the value printed as before>"))
+        }
+        ["nvidia-smi", "-pm", "1"] => Some("sudo nvidia-smi -pm 0".to_owned()),
+        ["systemctl", "start", service] => Some(format!("sudo systemctl stop {service}")),
+        _ => None,
+    }
+}
+
+/// What shows the state that a command is about to change, where that is lost otherwise.
+pub fn before(command: &str) -> Option<String> {
+    let words: Vec<&str> = command.split_whitespace().collect();
+    match without_sudo(&words) {
+        ["sysctl", setting] | ["sysctl", "-w", setting] => {
+            let (knob, _) = setting.split_once('=')?;
+            Some(format!("sysctl {knob}"))
+        }
+        _ => None,
+    }
+}
+
 /// Whether a command does nothing but look, and is safe to run as it stands.
 pub fn only_looks(command: &str) -> bool {
     parse(command).is_some_and(|pipelines| pipelines.iter().flatten().all(|words| looks(words)))
