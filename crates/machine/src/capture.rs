@@ -30,6 +30,9 @@ pub struct Options {
     pub tool: String,
     /// Whether vendors' libraries are loaded into this process to ask them, on the live machine.
     pub libraries: bool,
+    /// Whether the configuration space of PCI functions is read. Each read goes to the device, which
+    /// costs more than the rest of a capture; only routes between devices depend on it.
+    pub config_space: bool,
 }
 
 impl Default for Options {
@@ -37,6 +40,7 @@ impl Default for Options {
         Self {
             tool: concat!("crowfly ", env!("CARGO_PKG_VERSION")).into(),
             libraries: true,
+            config_space: true,
         }
     }
 }

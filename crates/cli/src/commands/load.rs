@@ -115,7 +115,7 @@ pub fn run(args: &LoadArgs, out: &mut Output) -> Result<Exit, Failure> {
 fn load(args: &LoadArgs, pieces: Vec<Piece>, out: &Output) -> Result<Loaded, Failure> {
     let destination = destination(args)?;
     let (files, to) = (pieces.clone(), destination.place());
-    let look = move || transfer::Machine::here()?.routes(&files, &to);
+    let look = move || transfer::Machine::towards(&to)?.routes(&files, &to);
     let mut request = Request {
         destination,
         policy: args.policy,

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use crowfly_machine::{Options, Root, capture};
 use crowfly_mover::checkpoint::Checkpoint;
 use crowfly_mover::checkpoint::select::Selection;
-use crowfly_mover::{Loaded, Piece, Source, Transfer};
+use crowfly_mover::{Loaded, Piece, Transfer};
 use crowfly_route::hop::Candidate;
 use crowfly_route::place::Place;
 use crowfly_route::search::candidates;
@@ -34,7 +34,7 @@ pub fn pieces(checkpoint: &Checkpoint, selection: &Selection) -> Result<Vec<Piec
         let Some(file) = checkpoint.file(selected.file) else {
             continue;
         };
-        let source = Arc::new(Source::open(file.path())?);
+        let source = Arc::new(file.source()?);
         pieces.extend(selected.ranges.iter().map(|range| Piece {
             source: Arc::clone(&source),
             range: range.clone(),
@@ -54,7 +54,18 @@ pub struct Machine {
 impl Machine {
     /// Looks at this machine, without loading vendors' libraries into a process that moves data.
     pub fn here() -> Result<Self, Failure> {
+        Self::look(&Options::default())
+    }
+
+    /// Looks at this machine as far as routes from files to a place depend on it.
+    pub fn towards(to: &Place) -> Result<Self, Failure> {
         let mut options = Options::default();
+        options.config_space = !matches!(to, Place::Host(_));
+        Self::look(&options)
+    }
+
+    fn look(options: &Options) -> Result<Self, Failure> {
+        let mut options = options.clone();
         options.libraries = false;
         let snapshot = capture(&Root::live()?, &options);
         let topology = Topology::from_snapshot(&snapshot);

@@ -94,7 +94,9 @@ fn function(r: &mut Recorder<'_>, device: &str) {
         return;
     }
     r.texts(device, &["current_link_speed", "current_link_width"]);
-    config_space(r, device);
+    if r.config_space() {
+        config_space(r, device);
+    }
 }
 
 /// Records the configuration space as far as it is useful. Without privilege the kernel shows the

@@ -21,6 +21,7 @@ pub(super) struct Recorder<'r> {
     root: &'r Root,
     snapshot: Snapshot,
     bytes: usize,
+    config_space: bool,
 }
 
 impl<'r> Recorder<'r> {
@@ -30,11 +31,17 @@ impl<'r> Recorder<'r> {
             root,
             snapshot: Snapshot::new(options.tool.clone(), now.to_string()),
             bytes: 0,
+            config_space: options.config_space,
         }
     }
 
     pub fn root(&self) -> &'r Root {
         self.root
+    }
+
+    /// Whether the configuration space of PCI functions is wanted.
+    pub fn config_space(&self) -> bool {
+        self.config_space
     }
 
     pub fn into_snapshot(self) -> Snapshot {

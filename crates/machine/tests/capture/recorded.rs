@@ -2,6 +2,7 @@
 
 use std::io::Write;
 
+use crowfly_machine::Options;
 use crowfly_route::fixture::machines;
 use crowfly_route::snapshot::{Observation, Value};
 use crowfly_route::topology::Topology;
@@ -419,4 +420,26 @@ fn given_an_unchanged_machine_two_looks_see_the_same() {
     let (mut first, second) = (tree.look(), tree.look());
     first.taken.clone_from(&second.taken);
     assert_eq!(first, second);
+}
+
+#[test]
+fn given_no_wish_for_configuration_space_it_stays_not_looked_at_and_links_are_still_seen() {
+    let home = "/sys/bus/pci/devices/0000:00:01.0";
+    let tree = Tree::new();
+    tree.function("0000:00:01.0")
+        .file(&format!("{home}/current_link_speed"), "32.0 GT/s PCIe\n")
+        .file(&format!("{home}/config"), [0; 256]);
+    let mut options = Options::default();
+    options.config_space = false;
+    let seen = tree.look_with(&options);
+    assert_eq!(seen.get(&format!("{home}/config")), None);
+    assert_eq!(
+        seen.text(&format!("{home}/current_link_speed")),
+        Some("32.0 GT/s PCIe")
+    );
+    let all = tree.look();
+    assert_eq!(
+        all.bytes(&format!("{home}/config")).map(<[u8]>::len),
+        Some(256)
+    );
 }

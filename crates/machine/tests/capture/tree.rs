@@ -96,8 +96,11 @@ impl Tree {
     }
 
     pub fn look(&self) -> Snapshot {
-        let root = Root::tree(self.dir.path()).expect("a directory");
-        capture(&root, &Options::default())
+        self.look_with(&Options::default())
+    }
+
+    pub fn look_with(&self, options: &Options) -> Snapshot {
+        capture(&Root::tree(self.dir.path()).expect("a directory"), options)
     }
 
     /// Looks as a user who may not pass over permissions, also where the tests run as root.
