@@ -1,10 +1,9 @@
-//! Large logs: in bounded memory, and fast.
+//! Large logs: in bounded memory. How fast they are read, `cargo bench` tells.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::fmt::Write as _;
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
-use std::sync::{LazyLock, Mutex};
-use std::time::Instant;
 
 use crowfly_doctor::evidence::{Artefact, Intake};
 
@@ -38,28 +37,12 @@ static ALLOCATOR: Counting = Counting;
 const MIB: usize = 1 << 20;
 /// What a stream of any length may take.
 const MEMORY_LIMIT: usize = 64 * MIB;
-/// Bytes per second of the hot path.
-const THROUGHPUT: f64 = 200e6;
 
-/// Seconds that this thread has run on a processor, so that other programs do not count.
-fn processor_seconds() -> f64 {
-    let run = std::fs::read_to_string("/proc/thread-self/schedstat").unwrap_or_default();
-    let nanoseconds = run.split(' ').next().and_then(|n| n.parse::<f64>().ok());
-    match nanoseconds {
-        Some(nanoseconds) => nanoseconds / 1e9,
-        None => {
-            static BEGIN: LazyLock<Instant> = LazyLock::new(Instant::now);
-            BEGIN.elapsed().as_secs_f64()
-        }
-    }
-}
-
-/// Reads `total` bytes of lines that `line` writes, in pieces; gives seconds in the reader and the
-/// peak of memory over what was there before.
-fn stream(total: usize, mut line: impl FnMut(usize, &mut String)) -> (f64, usize, Vec<Artefact>) {
+/// Reads `total` bytes of lines that `line` writes, in pieces; gives the peak of memory over what was
+/// there before.
+fn stream(total: usize, mut line: impl FnMut(usize, &mut String)) -> (usize, Vec<Artefact>) {
     const PIECE: usize = 256 << 10;
-    let (mut text, mut fed, mut number, mut seconds) =
-        (String::with_capacity(2 * PIECE), 0, 0, 0.0);
+    let (mut text, mut fed, mut number) = (String::with_capacity(2 * PIECE), 0, 0);
     let before = NOW.load(Relaxed);
     PEAK.store(before, Relaxed);
     let mut intake = Intake::new("big.log");
@@ -69,15 +52,12 @@ fn stream(total: usize, mut line: impl FnMut(usize, &mut String)) -> (f64, usize
             line(number, &mut text);
             number += 1;
         }
-        let start = processor_seconds();
         intake.feed(text.as_bytes());
-        seconds += processor_seconds() - start;
         fed += text.len();
     }
     let document = intake.finish();
     let peak = PEAK.load(Relaxed).saturating_sub(before);
     (
-        seconds,
         peak,
         document.sections.into_iter().map(|s| s.artefact).collect(),
     )
@@ -103,16 +83,6 @@ fn channels(ranks: usize) -> impl FnMut(usize, &mut String) {
     }
 }
 
-fn training(number: usize, text: &mut String) {
-    writeln!(
-        text,
-        "[default{}]: step {number} loss 2.{number:07} grad_norm 0.{number:04} tokens/s 123456 lr 1.0e-04 mem 61.2GB elapsed 12:03:{:02}",
-        number % 8,
-        number % 60
-    )
-    .unwrap();
-}
-
 #[test]
 fn given_a_log_of_any_length_then_memory_stays_bounded() {
     let _alone = ALONE.lock();
@@ -121,7 +91,7 @@ fn given_a_log_of_any_length_then_memory_stays_bounded() {
     } else {
         2048 * MIB
     };
-    let (_, peak, artefacts) = stream(total, channels(1024));
+    let (peak, artefacts) = stream(total, channels(1024));
     assert!(peak < MEMORY_LIMIT, "{} MiB", peak / MIB);
     let [Artefact::NcclLog(log)] = artefacts.as_slice() else {
         panic!("{}", artefacts.len())
@@ -140,7 +110,7 @@ fn given_a_log_that_never_repeats_itself_then_memory_stays_bounded() {
     } else {
         512 * MIB
     };
-    let (_, peak, artefacts) = stream(total, |number, text| {
+    let (peak, artefacts) = stream(total, |number, text| {
         let n = number * 7919;
         writeln!(text, "host{n}:{n}:{n} [0] NCCL INFO Channel 00/0 : {n}[0] -> {}[0] [send] via NET/net{n}/{n}/GDRDMA", n + 1).unwrap();
         writeln!(
@@ -172,29 +142,23 @@ fn given_a_log_that_never_repeats_itself_then_memory_stays_bounded() {
 #[test]
 fn given_one_line_without_an_end_then_memory_stays_bounded() {
     let _alone = ALONE.lock();
-    let (_, peak, _) = stream(96 * MIB, |_, text| {
+    let (peak, _) = stream(96 * MIB, |_, text| {
         text.push_str("[0] NCCL INFO = {\"a\": <x NET/IB/0 ")
     });
     assert!(peak < MEMORY_LIMIT, "{} MiB", peak / MIB);
 }
 
 #[test]
-fn given_a_large_log_then_it_is_read_at_the_promised_rate() {
+fn given_many_machines_in_one_text_then_memory_stays_bounded() {
     let _alone = ALONE.lock();
-    if cfg!(debug_assertions) {
-        crowfly_waive::waived!("rates are those of a release build");
-    }
-    for (what, rate) in [
-        ("channels", {
-            let (seconds, ..) = stream(512 * MIB, channels(1024));
-            512.0 * MIB as f64 / seconds
-        }),
-        ("other text", {
-            let (seconds, ..) = stream(512 * MIB, training);
-            512.0 * MIB as f64 / seconds
-        }),
-    ] {
-        println!("{what}: {:.0} MB/s", rate / 1e6);
-        assert!(rate >= THROUGHPUT, "{what}: {:.0} MB/s", rate / 1e6);
-    }
+    let (peak, artefacts) = stream(16 * MIB, |number, text| {
+        let (host, size) = (number % 1000, number + 1);
+        writeln!(
+            text,
+            "h{host}: {size:12} {size:12} float sum -1 10.0 1.00 1.00 0 10.0 1.00 1.00 0"
+        )
+        .unwrap();
+    });
+    assert!(peak < MEMORY_LIMIT, "{} MiB", peak / MIB);
+    assert!(artefacts.len() > 100, "{}", artefacts.len());
 }

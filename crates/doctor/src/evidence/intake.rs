@@ -13,7 +13,7 @@ use std::borrow::Cow;
 
 use self::desk::Desk;
 use self::wide::Wide;
-use self::writers::{Headings, MAX_WRITERS};
+use self::writers::{Headings, MAX_APART_BYTES, MAX_WRITERS};
 use super::cite::{LineNumber, SourceName};
 use super::line::{Line, plain, undecorated};
 use super::recognise;
@@ -58,6 +58,8 @@ pub struct Intake {
     writers: Vec<Writer>,
     /// Whose lines these are.
     writer: usize,
+    /// Bytes of lines that were read apart from the source's own.
+    apart: usize,
 }
 
 /// One machine's lines.
@@ -88,6 +90,7 @@ impl Intake {
             named: false,
             headings: Headings::default(),
             writer: 0,
+            apart: 0,
         }
     }
 
@@ -218,14 +221,21 @@ impl Intake {
             let (inner, inner_task) = undecorated(rest);
             (text, task) = (inner, inner_task.or(task));
         }
+        if self.writer > 0 {
+            self.apart += text.len();
+        }
         if let Some(writer) = self.writers.get_mut(self.writer) {
             let line = Line::new(&writer.source, number, text, task, whole);
             writer.desk.take(&line);
         }
     }
 
-    /// Turns to a writer by name; one too many counts as the source itself.
+    /// Turns to a writer by name; one too many, and a line too many, count as the source itself.
     fn turn_to(&mut self, name: &str) {
+        if self.apart > MAX_APART_BYTES {
+            self.writer = 0;
+            return;
+        }
         if self
             .writers
             .get(self.writer)

@@ -8,6 +8,9 @@ use crate::evidence::line::{plain, undecorated};
 
 /// Most writers of one source that are kept apart; lines of others are read as if unnamed.
 pub(super) const MAX_WRITERS: usize = 256;
+/// Most bytes of lines that are read apart; what each machine says of itself is short, and every
+/// reader's own limits count for each machine.
+pub(super) const MAX_APART_BYTES: usize = 4 << 20;
 /// Longest name of a host or file.
 const MAX_NAME: usize = 96;
 /// Dashes of a rule.
