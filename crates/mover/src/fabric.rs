@@ -1,15 +1,47 @@
 //! Memory to memory between processes and servers, with proof of the path.
+//!
+//! A process takes part with a [`Fabric`]: it registers memory ([`Buffer`] → [`Region`]), gives away
+//! descriptors ([`RegionDescriptor`]), connects to peers ([`Peer`]) and posts one-sided transfers.
+//! Each [`Transfer`] is a future that needs no runtime, can be waited for and cancelled, ends within
+//! its deadline, and yields a [`Delivery`] with a receipt of the way its bytes really went.
+//!
+//! Read in this order: [`memory`](self) types, [`provider`] (the seam between the engine and the ways
+//! of moving bytes), `flight` and `scheduler` (the engine's heart, one for each peer), `session`
+//! (everything shared with a peer), `node` (the process's part). `wire`, `handshake`, `hello` and
+//! `conn` are the protocol of the paths that use sockets.
 
+mod account;
+mod conn;
+mod copier;
+mod counter;
 mod descriptor;
 mod error;
 mod fields;
+mod flight;
 mod gate;
+mod handshake;
+mod hello;
 mod identity;
+mod interfaces;
 mod memory;
+mod node;
+mod peer;
 pub mod provider;
+mod reactor;
 mod region;
+mod regions;
+mod scheduler;
+mod session;
+mod settings;
+mod shm;
+mod socket;
+mod stash;
+mod tcp;
+mod transfer;
 pub mod verbs;
+mod wire;
 
+pub use counter::{ImmCounter, MAX_COUNTERS, Reaches};
 pub use descriptor::{
     BadDescriptor, DESCRIPTOR_VERSION, Grant, MAX_DESCRIPTOR, MAX_GRANTS, MAX_NIC_KEY,
     MAX_NIC_NAME, RegionDescriptor, RemoteSlice,
@@ -18,4 +50,12 @@ pub use error::{FabricError, SharedIo};
 pub use gate::{Gate, Inside};
 pub use identity::{BadKey, Incarnation, SharedKey};
 pub use memory::{Backing, Buffer, Keeper};
+pub use node::Fabric;
+pub use peer::{MAX_PAGES, Page, Peer};
+pub use provider::{DEFAULT_DEADLINE, Imm};
 pub use region::{Access, LocalSlice, Region, RegionCore};
+pub use scheduler::{MAX_FLIGHTS, RailReport, RailTotals, STRIPE};
+pub use session::{MAX_INBOX, MAX_SENDING};
+pub use settings::{Options, Settings};
+pub use transfer::{Delivery, NicShare, Outcome, Transfer};
+pub use wire::MAX_MESSAGE;

@@ -291,6 +291,10 @@ codes! {
     SlowFreshMemory = "slow-fresh-memory",
     /// Part of the range is not aligned as O_DIRECT needs it.
     Unaligned = "unaligned",
+    /// A rail to the peer failed while it was in use.
+    RailFailed = "rail-failed",
+    /// The peer is on another host, or shares no memory with this process.
+    NoSharedMemory = "no-shared-memory",
     /// The caller asked for this detour by policy.
     AskedFor = "asked-for",
     /// This build has no engine for the route.

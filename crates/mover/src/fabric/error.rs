@@ -6,7 +6,6 @@ use std::time::Duration;
 
 use crowfly_route::obstacle::Obstacle;
 use crowfly_route::policy::Policy;
-use crowfly_route::receipt::Path;
 
 use super::descriptor::BadDescriptor;
 use super::identity::Incarnation;
@@ -149,13 +148,9 @@ pub enum FabricError {
         /// The most there can be.
         limit: usize,
     },
-    /// A NIC refused to register the memory, and the policy allows no other rail.
-    #[error("memory cannot be registered with {path} of {nic}")]
+    /// No NIC that moves bytes directly could register the memory, and the policy asks for one.
+    #[error("no NIC that moves bytes directly could register the memory")]
     Registration {
-        /// The engine path.
-        path: Path,
-        /// The NIC.
-        nic: String,
         /// What the probe met.
         obstacles: Vec<Obstacle>,
     },

@@ -47,11 +47,6 @@ impl<'a> Reader<'a> {
         std::str::from_utf8(self.bytes(most)?).ok()
     }
 
-    /// Everything that is left.
-    pub(crate) fn rest(&mut self) -> &'a [u8] {
-        std::mem::take(&mut self.0)
-    }
-
     /// Whether everything was taken.
     pub(crate) const fn is_done(&self) -> bool {
         self.0.is_empty()

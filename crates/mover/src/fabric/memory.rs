@@ -21,6 +21,10 @@ use rustix::mm::{Advice, MapFlags, ProtFlags};
 
 use crate::memory::MemoryError;
 
+/// From this many bytes on, handing over pages costs less than copying them (measured over
+/// loopback: see `bench/results`).
+const PAGES_PAY: usize = 64 << 10;
+
 /// Keeps foreign memory alive.
 pub type Keeper = Arc<dyn std::any::Any + Send + Sync>;
 
@@ -249,8 +253,24 @@ impl Span {
         usize::try_from(got).map_err(|_| io::Error::last_os_error())
     }
 
-    /// Sends this part to a socket by a copy.
-    pub(crate) fn send(&self, socket: BorrowedFd<'_>) -> io::Result<usize> {
+    /// Sends this part to a socket: the pages themselves where they are those of a memory file and
+    /// many, by a copy otherwise. Pages must not change before the other end has them.
+    pub(crate) fn send_to(&self, socket: BorrowedFd<'_>) -> io::Result<usize> {
+        match self.backing.file() {
+            Some(file) if self.len() >= PAGES_PAY => {
+                let mut offset = self.range.start as u64;
+                Ok(rustix::fs::sendfile(
+                    socket,
+                    file,
+                    Some(&mut offset),
+                    self.len(),
+                )?)
+            }
+            _ => self.send_copy(socket),
+        }
+    }
+
+    fn send_copy(&self, socket: BorrowedFd<'_>) -> io::Result<usize> {
         // SAFETY: the kernel only reads inside this part, which lives as long as the span.
         let sent = unsafe {
             libc::send(
@@ -261,17 +281,6 @@ impl Span {
             )
         };
         usize::try_from(sent).map_err(|_| io::Error::last_os_error())
-    }
-
-    /// Hands this part's pages to a socket without copying them; `None` when they are not those of
-    /// a memory file. The bytes must not change before the other end has them.
-    pub(crate) fn send_pages(&self, socket: BorrowedFd<'_>) -> Option<io::Result<usize>> {
-        let file = self.backing.file()?;
-        let mut offset = self.range.start as u64;
-        Some(
-            rustix::fs::sendfile(socket, file, Some(&mut offset), self.len())
-                .map_err(io::Error::from),
-        )
     }
 
     /// Copies this part into another of the same length, which may overlap it.
@@ -304,6 +313,14 @@ impl Span {
         unsafe { std::ptr::copy_nonoverlapping(self.pointer(), out.as_mut_ptr(), len) };
         len
     }
+}
+
+/// Throws away up to `len` bytes that a TCP socket has received; the kernel copies nothing.
+pub(crate) fn discard(socket: BorrowedFd<'_>, len: usize) -> io::Result<usize> {
+    let flags = libc::MSG_DONTWAIT | libc::MSG_TRUNC;
+    // SAFETY: with MSG_TRUNC, TCP drops the bytes and writes nowhere.
+    let got = unsafe { libc::recv(socket.as_raw_fd(), std::ptr::null_mut(), len, flags) };
+    usize::try_from(got).map_err(|_| io::Error::last_os_error())
 }
 
 /// Memory with one owner that can be registered with a [`Fabric`](super::Fabric).
@@ -391,13 +408,10 @@ impl Buffer {
         self.backing
     }
 
-    /// A buffer again, when nobody else holds the backing any more.
-    pub(crate) fn from_backing(backing: Arc<Backing>) -> Result<Self, Arc<Backing>> {
-        match Arc::try_unwrap(backing) {
-            Ok(backing) => Ok(Self {
-                backing: Arc::new(backing),
-            }),
-            Err(shared) => Err(shared),
+    /// A buffer again, of a backing that nobody else holds.
+    pub(crate) fn from_backing(backing: Backing) -> Self {
+        Self {
+            backing: Arc::new(backing),
         }
     }
 

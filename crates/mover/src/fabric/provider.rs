@@ -12,23 +12,29 @@
 //!
 //! 1. An op it accepted ends exactly once: with [`Posted::Done`], with [`Events::completed`], or
 //!    with [`Release::Now`] when it is cancelled. [`Events::down`] ends all of a link's ops at once.
-//! 2. It touches an op's memory only while inside both of the op's gates, one bounded step at a
-//!    time (a device that cannot ask is stopped by [`Link::close`] before a gate is taken as shut).
+//! 2. It writes into an op's memory only while inside both of the op's gates, one bounded step at a
+//!    time. A device that cannot ask answers [`Release::Later`] to a cancellation and tells the
+//!    end when it has stopped; the engine closes the link when that takes too long. Reading from
+//!    an op's memory is allowed for as long as the link keeps the memory alive.
 //! 3. It never calls [`Events`] from within [`Link::post`], [`Link::cancel`] or [`Link::close`].
-//! 4. No call blocks for longer than one step.
+//! 4. It calls [`Events`] while holding no lock that these three take, and inside no gate.
+//! 5. No call blocks for longer than one step.
 
 use std::any::Any;
 use std::fmt;
-use std::sync::Arc;
+use std::net::SocketAddr;
+use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
-use crowfly_route::hop::Class;
+use crowfly_route::hop::{Class, Route};
 use crowfly_route::obstacle::Obstacle;
+use crowfly_route::place::Place;
 use crowfly_route::receipt::{CpuSeconds, Path};
 
 use super::descriptor::RegionDescriptor;
 use super::error::FabricError;
 use super::gate::Gate;
+use super::identity::Incarnation;
 use super::memory::Backing;
 use super::region::{Access, RegionCore};
 
@@ -74,7 +80,14 @@ pub trait Provider: Send + Sync {
     ///
     /// # Errors
     /// When the NIC cannot make one, with the obstacle to show in receipts.
-    fn endpoint(&self, role: Role) -> Result<Box<dyn Endpoint>, Obstacle>;
+    fn endpoint(&self, role: Role, meeting: &Meeting) -> Result<Box<dyn Endpoint>, Obstacle>;
+}
+
+/// Where the two ends met.
+#[derive(Clone, Copy, Debug)]
+pub struct Meeting {
+    /// The acceptor's address, as the dialer reached it.
+    pub address: SocketAddr,
 }
 
 /// Memory registered with a NIC.
@@ -102,17 +115,26 @@ pub trait Endpoint: Send {
     /// What the other half needs to know, [`MAX_ENDPOINT`] bytes at most.
     fn hello(&self) -> Vec<u8>;
 
-    /// Joins the other half; called at both ends at about the same time.
+    /// Joins the other half. The dialer joins first, the acceptor when it hears that the dialer
+    /// has.
     ///
     /// # Errors
     /// When the halves do not find each other before the deadline, with the reason.
-    fn join(
-        self: Box<Self>,
-        theirs: &[u8],
-        rail: RailId,
-        events: Arc<dyn Events>,
-        deadline: Instant,
-    ) -> Result<Arc<dyn Link>, FabricError>;
+    fn join(self: Box<Self>, theirs: &[u8], joining: Joining)
+    -> Result<Arc<dyn Link>, FabricError>;
+}
+
+/// What a link needs to know of its place in the engine.
+#[derive(Clone)]
+pub struct Joining {
+    /// The peer.
+    pub peer: Incarnation,
+    /// The number by which the link names itself to `events`.
+    pub rail: RailId,
+    /// Whom it tells. Held weakly: the engine owns the link.
+    pub events: Weak<dyn Events>,
+    /// When to give up.
+    pub deadline: Instant,
 }
 
 /// The number of a rail of one peer.
@@ -239,8 +261,27 @@ pub enum OpError {
 
 /// A connection to one peer by one NIC.
 pub trait Link: Send + Sync {
+    /// The engine path.
+    fn path(&self) -> Path;
+
+    /// The NIC it goes by on this host.
+    fn nic(&self) -> &str;
+
     /// What it can take.
     fn limits(&self) -> Limits;
+
+    /// Whether it can move bytes between these two; `None` stands for no bytes at all.
+    ///
+    /// # Errors
+    /// What stands in its way, for the receipt.
+    fn reaches(
+        &self,
+        local: Option<&RegionCore>,
+        remote: Option<&RegionDescriptor>,
+    ) -> Result<(), Vec<Obstacle>>;
+
+    /// The hops that its bytes take.
+    fn route(&self, verb: Verb, from: Place, to: Place) -> Route;
 
     /// Starts an op.
     ///
@@ -253,6 +294,12 @@ pub trait Link: Send + Sync {
 
     /// CPU time spent on this link so far by threads of the provider.
     fn cpu(&self) -> CpuSeconds;
+
+    /// Makes the peer let go of a region of this process that it can reach without asking; answers
+    /// whether it has by the deadline. May block until then; called from threads of the caller.
+    fn withdraw(&self, _region: &RegionCore, _deadline: Instant) -> bool {
+        true
+    }
 
     /// Ends the link: when this returns it touches no memory any more.
     fn close(&self);
@@ -268,8 +315,8 @@ pub trait Events: Send + Sync {
     /// An op ended.
     fn completed(&self, rail: RailId, op: OpId, result: Result<(), OpError>);
 
-    /// A peer's write with an immediate value has landed here.
-    fn arrived(&self, imm: Imm, flight: Option<FlightId>);
+    /// A peer's write with an immediate value has landed here; answers whether it was counted.
+    fn arrived(&self, imm: Imm, flight: Option<FlightId>) -> bool;
 
     /// The link broke; all its ops have failed with it.
     fn down(&self, rail: RailId, why: String);

@@ -3,6 +3,7 @@
 use std::fmt;
 use std::ops::Range;
 use std::sync::{Arc, Weak};
+use std::time::{Duration, Instant};
 
 use crowfly_route::obstacle::Obstacle;
 use crowfly_route::place::Place;
@@ -13,6 +14,9 @@ use super::error::FabricError;
 use super::gate::Gate;
 use super::memory::{Backing, Buffer, Span};
 use super::provider::Registration;
+
+/// How long the last step of a thread that moves bytes may take.
+const LAST_STEP: Duration = Duration::from_secs(1);
 
 /// What peers may do with a region. Its own process can always use it, as far as its memory allows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -228,17 +232,19 @@ impl Region {
         self.withdraw()?;
         let core = Arc::clone(&self.core);
         drop(self);
+        let until = Instant::now() + LAST_STEP;
         let busy = FabricError::StillInUse {
             by: "held by a slice or a transfer",
         };
-        let core = Arc::try_unwrap(core).map_err(|_| busy.clone())?;
+        let core = sole(core, until).ok_or(busy.clone())?;
         let RegionCore {
             backing,
             registrations,
             ..
         } = core;
         drop(registrations);
-        Buffer::from_backing(backing).map_err(|_| busy)
+        let backing = sole(backing, until).ok_or(busy)?;
+        Ok(Buffer::from_backing(backing))
     }
 
     fn withdraw(&mut self) -> Result<(), FabricError> {
@@ -248,6 +254,21 @@ impl Region {
         self.core.gate.close();
         let registrar = self.registrar.upgrade();
         registrar.map_or(Ok(()), |registrar| registrar.withdraw(&self.core))
+    }
+}
+
+/// The value, once nobody else holds it: threads that are through with it may still be about to let
+/// go.
+fn sole<T>(mut shared: Arc<T>, until: Instant) -> Option<T> {
+    loop {
+        match Arc::try_unwrap(shared) {
+            Ok(value) => return Some(value),
+            Err(still) if Instant::now() < until => {
+                shared = still;
+                std::thread::sleep(Duration::from_millis(1));
+            }
+            Err(_) => return None,
+        }
     }
 }
 

@@ -1,0 +1,147 @@
+//! Settling a transfer's account: from what each rail moved to a receipt.
+
+use std::cmp::Reverse;
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use crowfly_route::hop::{Class, Route};
+use crowfly_route::obstacle::Effect;
+use crowfly_route::place::{Memory, Place};
+use crowfly_route::receipt::{
+    CpuSeconds, RECEIPT_SCHEMA, Receipt, Share, Verification, Visibility,
+};
+use crowfly_route::units::Bytes;
+
+use super::flight::Flight;
+use super::identity::Incarnation;
+use super::provider::{RailId, Verb};
+use super::scheduler::RailState;
+use super::transfer::{Delivery, NicShare};
+
+/// What a finished flight did.
+pub(crate) fn delivery(
+    flight: &Flight,
+    peer: Incarnation,
+    rails: &BTreeMap<RailId, RailState>,
+    now: Duration,
+) -> Delivery {
+    let (from, to) = ends(flight);
+    let because = flight
+        .obstacles
+        .iter()
+        .find(|obstacle| obstacle.effect == Effect::Blocks)
+        .map(|obstacle| obstacle.summary.clone());
+    let mut shares: Vec<Share> = Vec::new();
+    let mut nics = Vec::new();
+    let mut carried: Option<(u64, Route)> = None;
+    let used = flight.moved.iter();
+    for (bytes, known) in used.filter_map(|(id, bytes)| Some((*bytes, rails.get(id)?))) {
+        let rail = &known.rail;
+        let route = rail.link.route(flight.order.verb, from.clone(), to.clone());
+        let class = route.class();
+        match shares.iter_mut().find(|share| share.path == rail.path) {
+            Some(share) => share.bytes += Bytes(bytes),
+            None => shares.push(Share {
+                path: rail.path,
+                class,
+                bytes: Bytes(bytes),
+                because: because.clone().filter(|_| class != Class::Direct),
+            }),
+        }
+        nics.push(NicShare {
+            path: rail.path,
+            nic: rail.nic.clone(),
+            bytes: Bytes(bytes),
+        });
+        if carried.as_ref().is_none_or(|(most, _)| *most < bytes) {
+            carried = Some((bytes, route));
+        }
+    }
+    shares.sort_by_key(|share| Reverse(share.bytes));
+    let detours = shares.iter().filter(|share| share.class != Class::Direct);
+    let bounced = detours.map(|share| share.bytes).sum();
+    let route = carried.map(|(_, route)| route).or_else(|| {
+        // Nothing moved: the way it would have gone.
+        let first = flight.tiers.first()?.first()?;
+        let link = &rails.get(first)?.rail.link;
+        Some(link.route(flight.order.verb, from.clone(), to.clone()))
+    });
+    let route = route.unwrap_or_else(|| Route {
+        name: "none".into(),
+        from: from.clone(),
+        to: to.clone(),
+        hops: Vec::new(),
+    });
+    let receipt = Receipt {
+        schema: RECEIPT_SCHEMA.into(),
+        policy: flight.order.policy,
+        requested: Bytes(flight.total()),
+        bounced,
+        overread: Bytes(0),
+        retries: flight.retries,
+        wall_seconds: now.saturating_sub(flight.started).as_secs_f64(),
+        cpu: cpu(flight, rails),
+        ceiling: route.ceiling().map(|ceiling| ceiling.capacity),
+        obstacles: flight.obstacles.clone(),
+        visibility: visibility(&to),
+        verification: Verification::NotAsked,
+        shares,
+        route,
+        from,
+        to,
+    };
+    Delivery {
+        peer,
+        receipt,
+        nics,
+    }
+}
+
+/// The CPU time that each rail used since the flight started, by the flight's share of the bytes
+/// that the rail moved in that time.
+fn cpu(flight: &Flight, rails: &BTreeMap<RailId, RailState>) -> CpuSeconds {
+    let mut sum = CpuSeconds::default();
+    for (id, bytes) in &flight.moved {
+        let (Some(known), Some((before, moved_before))) = (rails.get(id), flight.before.get(id))
+        else {
+            continue;
+        };
+        let moved = known.moved().saturating_sub(*moved_before);
+        if moved == 0 {
+            continue;
+        }
+        let part = *bytes as f64 / moved as f64;
+        let now = known.rail.link.cpu();
+        sum.user += (now.user - before.user).max(0.0) * part;
+        sum.system += (now.system - before.system).max(0.0) * part;
+    }
+    sum
+}
+
+/// The two ends, in the direction of the bytes.
+fn ends(flight: &Flight) -> (Place, Place) {
+    let order = &flight.order;
+    let here = order
+        .local
+        .as_ref()
+        .map_or(Place::Host(None), |region| region.backing().place().clone());
+    let there = match order.remote.as_ref().map(|region| region.place()) {
+        Some(Place::Host(node)) => Place::Remote(Memory::Host(*node)),
+        Some(Place::Gpu(index)) => Place::Remote(Memory::Gpu(*index)),
+        Some(other) => other.clone(),
+        None => Place::Remote(Memory::Host(None)),
+    };
+    match order.verb {
+        Verb::Write => (here, there),
+        Verb::Read => (there, here),
+    }
+}
+
+fn visibility(to: &Place) -> Visibility {
+    match to {
+        Place::Host(_) | Place::Remote(Memory::Host(_)) => {
+            Visibility::NotNeeded("host memory is coherent with the CPU and with DMA".into())
+        }
+        _ => Visibility::Unknown("whether the device sees it was not looked at".into()),
+    }
+}

@@ -1,0 +1,685 @@
+//! One process's part of the fabric: its threads, its listener, its regions and its peers.
+
+use std::fmt;
+use std::net::{SocketAddr, TcpListener, ToSocketAddrs};
+use std::os::fd::OwnedFd;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use crowfly_route::hop::Class;
+use crowfly_route::obstacle::{Code, Obstacle};
+use crowfly_route::policy::Policy;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+
+use super::conn::Conn;
+use super::copier::Copier;
+use super::counter::{Counters, ImmCounter};
+use super::descriptor::{Grant, RegionDescriptor};
+use super::error::FabricError;
+use super::gate::Gate;
+use super::handshake::{self, Purpose, TOKEN, protocol, unreachable};
+use super::hello::{Hello, MAX_RAILS, Offer, Talk, decode_joined, encode_joined};
+use super::identity::{Capability, Incarnation, hex};
+use super::interfaces;
+use super::memory::Buffer;
+use super::peer::Peer;
+use super::provider::{Endpoint, Events, Imm, Joining, Link, Meeting, Provider, RailId, Role};
+use super::reactor::Reactor;
+use super::region::{Access, Region, RegionCore, Registered, Registrar, Registrations};
+use super::regions::Regions;
+use super::scheduler::Rail;
+use super::session::{Session, Sessions};
+use super::settings::{Options, Settings};
+use super::shm::{self, Shm};
+use super::socket::Socket;
+use super::stash::Stash;
+use super::tcp::{Sockets, Tcp};
+use super::wire::Kind;
+
+/// Connections that may be in the middle of their handshake.
+const MAX_PENDING: usize = 64;
+/// Peers that connected and wait to be accepted.
+const MAX_UNACCEPTED: usize = 256;
+/// The time that a handshake may take.
+const HANDSHAKE: Duration = Duration::from_secs(5);
+/// How often deadlines are looked at.
+const TICK: Duration = Duration::from_millis(10);
+/// How long a peer on this host may take to let go of a region.
+const LET_GO: Duration = Duration::from_secs(2);
+/// Threads of a kind when nobody says.
+const MAX_THREADS: usize = 4;
+
+struct Core {
+    settings: Settings,
+    incarnation: Incarnation,
+    address: SocketAddr,
+    started: Instant,
+    reactor: Arc<Reactor>,
+    copier: Arc<Copier>,
+    sockets: Arc<Sockets>,
+    providers: Vec<Arc<dyn Provider>>,
+    counters: Arc<Counters>,
+    sessions: Sessions,
+    stop: AtomicBool,
+    pending: AtomicUsize,
+    unaccepted: SyncSender<Peer>,
+}
+
+/// One process's part of the fabric. Dropping it ends all its connections and threads; memory lives
+/// on with its regions.
+pub struct Fabric {
+    core: Arc<Core>,
+    accepted: Mutex<Receiver<Peer>>,
+    threads: Vec<JoinHandle<()>>,
+}
+
+impl fmt::Debug for Fabric {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "Fabric({} at {})",
+            self.core.incarnation, self.core.address
+        )
+    }
+}
+
+impl Fabric {
+    /// Starts to take part.
+    ///
+    /// # Errors
+    /// When a NIC does not exist, the address cannot be listened on, or threads cannot be had.
+    pub fn new(settings: Settings) -> Result<Self, FabricError> {
+        let incarnation = Incarnation::draw()?;
+        let listener = TcpListener::bind(settings.listen)
+            .and_then(|listener| {
+                listener.set_nonblocking(true)?;
+                let address = listener.local_addr()?;
+                Ok((listener, address))
+            })
+            .map_err(|error| FabricError::Listen {
+                address: settings.listen,
+                source: Arc::new(error),
+            })?;
+        let (listener, address) = listener;
+        let cores = std::thread::available_parallelism().map_or(1, usize::from);
+        let threads = settings.threads.unwrap_or(cores.min(MAX_THREADS)).max(1);
+        let reactor = Reactor::start(threads)?;
+        let copier = Copier::start(threads)?;
+        let sockets = Arc::new(Sockets {
+            key: settings.key.clone(),
+            reactor: Arc::clone(&reactor),
+            regions: Arc::new(Regions::default()),
+            stash: Arc::new(Stash::default()),
+            silence: settings.silence,
+        });
+        let mut listeners: Vec<OwnedFd> = vec![listener.into()];
+        let mut providers: Vec<Arc<dyn Provider>> = Vec::new();
+        if settings.shm {
+            let name = format!("crowfly-{}", hex(incarnation.as_bytes())).into_bytes();
+            listeners.push(
+                listen_locally(&name)
+                    .map_err(|error| FabricError::setup("listening on a Unix socket", error))?,
+            );
+            providers.push(Arc::new(Shm {
+                sockets: Arc::clone(&sockets),
+                copier: Arc::clone(&copier),
+                listening: name,
+            }));
+        }
+        providers.extend(choose_nics(&settings, &sockets)?);
+        let (unaccepted, accepted) = sync_channel(MAX_UNACCEPTED);
+        let core = Arc::new(Core {
+            settings,
+            incarnation,
+            address,
+            started: Instant::now(),
+            reactor,
+            copier,
+            sockets,
+            providers,
+            counters: Arc::default(),
+            sessions: Sessions::default(),
+            stop: AtomicBool::new(false),
+            pending: AtomicUsize::new(0),
+            unaccepted,
+        });
+        let mut fabric = Self {
+            core,
+            accepted: Mutex::new(accepted),
+            threads: Vec::new(),
+        };
+        let core = Arc::clone(&fabric.core);
+        fabric.spawn("crowfly-accept", move || core.listen(&listeners))?;
+        let core = Arc::clone(&fabric.core);
+        fabric.spawn("crowfly-clock", move || core.keep_time())?;
+        Ok(fabric)
+    }
+
+    fn spawn(
+        &mut self,
+        name: &str,
+        body: impl FnOnce() + Send + 'static,
+    ) -> Result<(), FabricError> {
+        let thread = std::thread::Builder::new()
+            .name(name.into())
+            .spawn(body)
+            .map_err(|error| FabricError::setup("starting a thread", error))?;
+        self.threads.push(thread);
+        Ok(())
+    }
+
+    /// Which life of which process this is.
+    pub fn incarnation(&self) -> Incarnation {
+        self.core.incarnation
+    }
+
+    /// Where others can connect to.
+    pub fn address(&self) -> SocketAddr {
+        self.core.address
+    }
+
+    /// Registers memory with all NICs. Peers can do with it what `access` allows, once they have
+    /// its descriptor.
+    ///
+    /// # Errors
+    /// When the memory may only be read and `access` is more than that, and under the policy
+    /// `require`, when no NIC that moves bytes directly could register it; with what each one's
+    /// real attempt met.
+    pub fn register(&self, buffer: Buffer, access: Access) -> Result<Region, FabricError> {
+        let backing = buffer.into_backing();
+        if access.allows_write() && !backing.writable() {
+            let what = "writes: its memory may only be read";
+            return Err(FabricError::NotAllowed { what });
+        }
+        let mut registrations = Registrations::default();
+        let mut grants = Vec::new();
+        let mut direct = false;
+        for provider in &self.core.providers {
+            let (path, nic) = (provider.path(), provider.nic().to_owned());
+            match provider.register(&backing, access) {
+                Ok(registration) => {
+                    direct |= provider.class() == Class::Direct;
+                    grants.push(Grant {
+                        path,
+                        nic: nic.clone(),
+                        address: registration.address,
+                        key: registration.key.clone(),
+                    });
+                    registrations.done.push(Registered {
+                        path,
+                        nic,
+                        registration,
+                    });
+                }
+                Err(obstacles) => registrations.refused.push((path, nic, obstacles)),
+            }
+        }
+        if self.core.settings.policy == Policy::Require && !direct {
+            let obstacles = registrations.refused.iter().flat_map(|r| r.2.clone());
+            return Err(FabricError::Registration {
+                obstacles: obstacles.collect(),
+            });
+        }
+        let descriptor = RegionDescriptor::new(
+            self.core.incarnation,
+            backing.len() as u64,
+            access,
+            backing.place().clone(),
+            Capability::draw()?,
+            grants,
+        );
+        descriptor.to_bytes()?;
+        let core = Arc::new(RegionCore {
+            descriptor,
+            backing,
+            gate: Gate::default(),
+            registrations,
+        });
+        if access != Access::LOCAL {
+            self.core.sockets.regions.insert(&core);
+        }
+        let registrar: Arc<dyn Registrar> = self.core.clone();
+        Ok(Region::new(core, Arc::downgrade(&registrar)))
+    }
+
+    /// Connects to a process that listens at `address` (`host:port`).
+    ///
+    /// # Errors
+    /// When it cannot be reached in time, does not know the key, or has no rail in common that the
+    /// policy allows.
+    pub fn connect(&self, address: &str, options: Options) -> Result<Peer, FabricError> {
+        let allowed = options.allowed();
+        let deadline = Instant::now() + allowed;
+        let late = |error| match error {
+            FabricError::Unreachable { source, .. }
+                if source.kind() == std::io::ErrorKind::TimedOut =>
+            {
+                let what = "the connection";
+                FabricError::Deadline {
+                    what,
+                    after: allowed,
+                }
+            }
+            other => other,
+        };
+        self.core.dial(address, options, deadline).map_err(late)
+    }
+
+    /// Waits for the next peer that connects to this process.
+    ///
+    /// # Errors
+    /// [`FabricError::Deadline`] when none does in time.
+    pub fn accept(&self, time: Duration) -> Result<Peer, FabricError> {
+        let accepted = self.accepted.lock().unwrap_or_else(PoisonError::into_inner);
+        accepted.recv_timeout(time).map_err(|error| match error {
+            RecvTimeoutError::Timeout => FabricError::Deadline {
+                what: "a peer's connection",
+                after: time,
+            },
+            RecvTimeoutError::Disconnected => FabricError::Closed,
+        })
+    }
+
+    /// The counter of a value that peers' writes and notifications carry.
+    pub fn counter(&self, imm: Imm) -> ImmCounter {
+        ImmCounter::new(Arc::clone(&self.core.counters), imm)
+    }
+
+    /// Waits until all `peers` have come to the barrier with this number as well.
+    ///
+    /// # Errors
+    /// [`FabricError::Deadline`] when one does not come in time, [`FabricError::PeerLost`] when one
+    /// is gone.
+    pub fn barrier(&self, peers: &[Peer], number: u64, time: Duration) -> Result<(), FabricError> {
+        let until = Instant::now() + time;
+        for peer in peers {
+            peer.reach_barrier(number);
+        }
+        for peer in peers {
+            peer.await_barrier(number, until, time)?;
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Fabric {
+    fn drop(&mut self) {
+        self.core.stop.store(true, Ordering::Release);
+        for session in self.core.sessions.all() {
+            session.say_goodbye();
+        }
+        self.core.counters.close();
+        for thread in self.threads.drain(..) {
+            let _ = thread.join();
+        }
+        self.core.copier.stop();
+        self.core.reactor.stop();
+    }
+}
+
+/// The interfaces to use sockets by, and the further providers, as far as they are wanted.
+fn choose_nics(
+    settings: &Settings,
+    sockets: &Arc<Sockets>,
+) -> Result<Vec<Arc<dyn Provider>>, FabricError> {
+    let mut chosen: Vec<Arc<dyn Provider>> = Vec::new();
+    let tcp = |nic: String, address| {
+        Arc::new(Tcp {
+            sockets: Arc::clone(sockets),
+            nic,
+            address,
+            line_rate: None,
+            streams: settings.streams,
+        })
+    };
+    if settings.nics.is_empty() {
+        chosen.extend(settings.providers.iter().cloned());
+        chosen.push(tcp("any".into(), None));
+        return Ok(chosen);
+    }
+    for name in &settings.nics {
+        let mut known = settings.providers.iter();
+        match known.find(|provider| provider.nic() == name) {
+            Some(provider) => chosen.push(Arc::clone(provider)),
+            None => {
+                let address = interfaces::address_of(name).map_err(|error| match error {
+                    FabricError::NoSuchNic {
+                        name,
+                        mut known,
+                        suggestion,
+                    } => {
+                        known.extend(settings.providers.iter().map(|p| p.nic().to_owned()));
+                        FabricError::NoSuchNic {
+                            name,
+                            known,
+                            suggestion,
+                        }
+                    }
+                    other => other,
+                })?;
+                chosen.push(tcp(name.clone(), Some(address)));
+            }
+        }
+    }
+    Ok(chosen)
+}
+
+fn listen_locally(name: &[u8]) -> std::io::Result<OwnedFd> {
+    use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
+    const BACKLOG: i32 = 64;
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    let fd = rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
+    rustix::net::bind(&fd, &SocketAddrUnix::new_abstract_name(name)?)?;
+    rustix::net::listen(&fd, BACKLOG)?;
+    Ok(fd)
+}
+
+impl Core {
+    fn keep_time(&self) {
+        while !self.stop.load(Ordering::Acquire) {
+            std::thread::sleep(TICK);
+            for session in self.sessions.all() {
+                session.tick();
+            }
+        }
+    }
+
+    /// Accepts connections; the handshakes happen in threads of their own, of which there are few.
+    fn listen(self: &Arc<Self>, listeners: &[OwnedFd]) {
+        const NAP: Timespec = Timespec {
+            tv_sec: 0,
+            tv_nsec: 100_000_000,
+        };
+        use rustix::net::SocketFlags;
+        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+        while !self.stop.load(Ordering::Acquire) {
+            let mut fds: Vec<PollFd<'_>> = listeners
+                .iter()
+                .map(|fd| PollFd::new(fd, PollFlags::IN))
+                .collect();
+            if poll(&mut fds, Some(&NAP)).is_err() {
+                continue;
+            }
+            for (index, listener) in listeners.iter().enumerate() {
+                while let Ok(fd) = rustix::net::accept_with(listener, flags) {
+                    if self.pending.fetch_add(1, Ordering::AcqRel) >= MAX_PENDING {
+                        self.pending.fetch_sub(1, Ordering::AcqRel);
+                        continue;
+                    }
+                    let core = Arc::clone(self);
+                    let local = index > 0;
+                    let spawned = std::thread::Builder::new()
+                        .name("crowfly-greet".into())
+                        .spawn(move || {
+                            // Whoever fails is told by the closed connection.
+                            let _ = core.greet(Socket::accepted(fd), local);
+                            core.pending.fetch_sub(1, Ordering::AcqRel);
+                        });
+                    if spawned.is_err() {
+                        self.pending.fetch_sub(1, Ordering::AcqRel);
+                    }
+                }
+            }
+        }
+    }
+
+    fn greet(self: &Arc<Self>, socket: Socket, local: bool) -> Result<(), FabricError> {
+        let deadline = Instant::now() + HANDSHAKE;
+        let address = socket
+            .peer_address()
+            .unwrap_or_else(|| "a process here".into());
+        if local {
+            shm::same_user(&socket).map_err(|error| unreachable(&address, error))?;
+        } else {
+            socket.tune_tcp(self.settings.silence);
+        }
+        let agreed = handshake::accept(&socket, &self.settings.key, &address, deadline)?;
+        match agreed.purpose {
+            Purpose::Rail => {
+                self.sockets.stash.put(socket, agreed);
+                Ok(())
+            }
+            Purpose::Control => {
+                let here = socket.local_address().unwrap_or(self.address);
+                let talk = Talk::new(socket, agreed, address, deadline);
+                let peer = self.answer(talk, here)?;
+                if self.unaccepted.try_send(peer.clone()).is_err() {
+                    peer.close();
+                }
+                Ok(())
+            }
+        }
+    }
+
+    /// The dialer's side of setting a session up.
+    fn dial(
+        self: &Arc<Self>,
+        address: &str,
+        options: Options,
+        deadline: Instant,
+    ) -> Result<Peer, FabricError> {
+        let failed = |error| unreachable(address, error);
+        let targets = address.to_socket_addrs().map_err(failed)?;
+        let mut last = std::io::Error::from(std::io::ErrorKind::NotFound);
+        let mut found = None;
+        for target in targets {
+            match Socket::dial(target, None, deadline) {
+                Ok(socket) => {
+                    found = Some((socket, target));
+                    break;
+                }
+                Err(error) => last = error,
+            }
+        }
+        let Some((socket, target)) = found else {
+            return Err(failed(last));
+        };
+        socket.tune_tcp(self.settings.silence);
+        let token = [0; TOKEN];
+        let (key, purpose) = (&self.settings.key, Purpose::Control);
+        let agreed = handshake::dial(&socket, key, purpose, token, address, deadline)?;
+        let mut talk = Talk::new(socket, agreed, address.to_owned(), deadline);
+
+        let meeting = Meeting { address: target };
+        let mut obstacles = Vec::new();
+        let mut endpoints: Vec<Option<Box<dyn Endpoint>>> = Vec::new();
+        let mut offers = Vec::new();
+        for (index, provider) in self.providers.iter().take(MAX_RAILS).enumerate() {
+            let endpoint = provider.endpoint(Role::Dialer, &meeting);
+            if let Ok(endpoint) = &endpoint {
+                offers.push(Offer {
+                    index: index as u16,
+                    path: provider.path(),
+                    nic: provider.nic().to_owned(),
+                    endpoint: endpoint.hello(),
+                });
+            }
+            endpoints.push(endpoint.map_err(|obstacle| obstacles.push(obstacle)).ok());
+        }
+        let incarnation = self.incarnation;
+        talk.say(
+            Kind::Hello,
+            &Hello {
+                incarnation,
+                offers,
+            }
+            .encode(),
+        )?;
+        let theirs = Hello::decode(&talk.hear(Kind::Hello)?)
+            .ok_or(protocol(address, "a malformed greeting"))?;
+
+        let session = self.session(theirs.incarnation, address);
+        let mut joined = Vec::new();
+        for offer in &theirs.offers {
+            let slot = endpoints.get_mut(usize::from(offer.index));
+            let Some(endpoint) = slot.and_then(Option::take) else {
+                continue;
+            };
+            match endpoint.join(&offer.endpoint, joining(&session, offer.index, deadline)) {
+                Ok(link) => joined.push((offer.index, link)),
+                Err(error) => obstacles.push(not_joined(offer, &error)),
+            }
+        }
+        let numbers: Vec<u16> = joined.iter().map(|(index, _)| *index).collect();
+        talk.say(Kind::Ready, &encode_joined(&numbers))?;
+        let both = decode_joined(&talk.hear(Kind::Ready)?)
+            .ok_or(protocol(address, "a malformed list of rails"))?;
+        self.open(&session, joined, &both);
+        let policy = options.policy.unwrap_or(self.settings.policy);
+        self.finish(&session, talk, policy, obstacles)
+    }
+
+    /// The acceptor's side of setting a session up.
+    fn answer(self: &Arc<Self>, mut talk: Talk, here: SocketAddr) -> Result<Peer, FabricError> {
+        let address = talk.address.clone();
+        let deadline = talk.deadline;
+        let theirs = Hello::decode(&talk.hear(Kind::Hello)?)
+            .ok_or(protocol(&address, "a malformed greeting"))?;
+        let meeting = Meeting { address: here };
+        let mut obstacles = Vec::new();
+        let mut endpoints = Vec::new();
+        let mut offers = Vec::new();
+        let mut turns: std::collections::BTreeMap<_, usize> = std::collections::BTreeMap::new();
+        for offer in &theirs.offers {
+            // The dialer's NICs of a path are dealt out over this end's, in turn.
+            let fitting = self.providers.iter().filter(|p| p.path() == offer.path);
+            let fitting: Vec<_> = fitting.collect();
+            let turn = turns.entry(offer.path).or_default();
+            let Some(provider) = fitting.get(*turn % fitting.len().max(1)) else {
+                continue;
+            };
+            *turn += 1;
+            match provider.endpoint(Role::Acceptor, &meeting) {
+                Ok(endpoint) => {
+                    offers.push(Offer {
+                        index: offer.index,
+                        path: offer.path,
+                        nic: provider.nic().to_owned(),
+                        endpoint: endpoint.hello(),
+                    });
+                    endpoints.push((offer.clone(), endpoint));
+                }
+                Err(obstacle) => obstacles.push(obstacle),
+            }
+        }
+        let incarnation = self.incarnation;
+        let hello = Hello {
+            incarnation,
+            offers,
+        };
+        talk.say(Kind::Hello, &hello.encode())?;
+        let dialed = decode_joined(&talk.hear(Kind::Ready)?)
+            .ok_or(protocol(&address, "a malformed list of rails"))?;
+        let session = self.session(theirs.incarnation, &address);
+        let mut joined = Vec::new();
+        for (offer, endpoint) in endpoints {
+            if !dialed.contains(&offer.index) {
+                continue;
+            }
+            match endpoint.join(&offer.endpoint, joining(&session, offer.index, deadline)) {
+                Ok(link) => joined.push((offer.index, link)),
+                Err(error) => obstacles.push(not_joined(&offer, &error)),
+            }
+        }
+        let numbers: Vec<u16> = joined.iter().map(|(index, _)| *index).collect();
+        self.open(&session, joined, &numbers);
+        talk.say(Kind::Ready, &encode_joined(&numbers))?;
+        self.finish(&session, talk, self.settings.policy, obstacles)
+    }
+
+    fn session(&self, peer: Incarnation, address: &str) -> Arc<Session> {
+        let counters = Arc::clone(&self.counters);
+        let silence = self.settings.silence;
+        Session::new(peer, address.to_owned(), counters, self.started, silence)
+    }
+
+    /// Gives a session the rails that both ends joined, and closes the others.
+    fn open(&self, session: &Session, joined: Vec<(u16, Arc<dyn Link>)>, both: &[u16]) {
+        for (index, link) in joined {
+            if !both.contains(&index) {
+                link.close();
+                continue;
+            }
+            let mut of_path = self.providers.iter().filter(|p| p.path() == link.path());
+            let class = of_path
+                .next()
+                .map_or(Class::Socket, |provider| provider.class());
+            let mut named = self.providers.iter().filter(|p| p.nic() == link.nic());
+            let rate = named.find_map(|provider| provider.line_rate());
+            let rail = Rail {
+                path: link.path(),
+                nic: link.nic().to_owned(),
+                weight: rate.unwrap_or(1.0),
+                link: Arc::clone(&link),
+            };
+            session
+                .scheduler
+                .add_rail(RailId(u32::from(index)), rail, class);
+            session.keep(link);
+        }
+    }
+
+    /// Hands the control connection over to the reactor.
+    fn finish(
+        self: &Arc<Self>,
+        session: &Arc<Session>,
+        talk: Talk,
+        policy: Policy,
+        obstacles: Vec<Obstacle>,
+    ) -> Result<Peer, FabricError> {
+        if !session.scheduler.suits(policy) {
+            session.lose("it has no rail that the policy allows");
+            return Err(FabricError::Refused {
+                peer: session.address.clone(),
+                policy,
+                obstacles,
+            });
+        }
+        let control = Conn::new(talk.socket, true, talk.sending, talk.receiving);
+        let handler: Weak<Session> = Arc::downgrade(session);
+        control.handled_by(handler);
+        session.controlled_by(Arc::clone(&control));
+        self.reactor.watch(&control)?;
+        self.sessions.insert(session);
+        Ok(Peer::new(Arc::clone(session), policy, Arc::new(obstacles)))
+    }
+}
+
+impl Registrar for Core {
+    fn withdraw(&self, region: &Arc<RegionCore>) -> Result<(), FabricError> {
+        self.sockets.regions.remove(region);
+        let deadline = Instant::now() + LET_GO;
+        for session in self.sessions.all() {
+            if !session.withdraw(region, deadline) {
+                let peer = session.peer;
+                return Err(FabricError::StillMapped { peer });
+            }
+        }
+        Ok(())
+    }
+}
+
+fn joining(session: &Arc<Session>, index: u16, deadline: Instant) -> Joining {
+    let events: Arc<dyn Events> = Arc::<Session>::clone(session);
+    Joining {
+        peer: session.peer,
+        rail: RailId(u32::from(index)),
+        events: Arc::downgrade(&events),
+        deadline,
+    }
+}
+
+fn not_joined(offer: &Offer, error: &FabricError) -> Obstacle {
+    let code = match offer.path {
+        crowfly_route::receipt::Path::Shm => Code::NoSharedMemory,
+        _ => Code::RailFailed,
+    };
+    Obstacle::blocks(
+        code,
+        format!("no rail by {} of {} to the peer", offer.path, offer.nic),
+    )
+    .seen(error.code(), error.to_string())
+}

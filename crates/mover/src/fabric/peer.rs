@@ -1,0 +1,309 @@
+//! A connected peer: what can be done with it.
+
+use std::fmt;
+use std::sync::{Arc, Weak};
+use std::time::{Duration, Instant};
+
+use crowfly_route::obstacle::Obstacle;
+use crowfly_route::policy::Policy;
+
+use super::descriptor::RemoteSlice;
+use super::error::FabricError;
+use super::flight::{Order, Run};
+use super::identity::Incarnation;
+use super::provider::{Imm, Verb};
+use super::region::LocalSlice;
+use super::scheduler::RailReport;
+use super::session::Session;
+use super::settings::Options;
+use super::transfer::{Canceller, Slot, Transfer};
+
+/// The most pages of one paged transfer.
+pub const MAX_PAGES: usize = 1 << 20;
+
+/// One page of a paged transfer, in bytes from the start of the two slices.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Page {
+    /// Where it is in the local slice.
+    pub local: u64,
+    /// Where it is in the remote slice.
+    pub remote: u64,
+}
+
+/// A connected peer. Clones share the connection, which ends with the fabric, with the peer, or by
+/// [`Peer::close`].
+#[derive(Clone)]
+pub struct Peer {
+    session: Arc<Session>,
+    policy: Policy,
+    obstacles: Arc<Vec<Obstacle>>,
+}
+
+impl fmt::Debug for Peer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Peer({} at {})", self.session.peer, self.session.address)
+    }
+}
+
+impl Peer {
+    pub(crate) const fn new(
+        session: Arc<Session>,
+        policy: Policy,
+        obstacles: Arc<Vec<Obstacle>>,
+    ) -> Self {
+        Self {
+            session,
+            policy,
+            obstacles,
+        }
+    }
+
+    /// Which life of which process it is.
+    pub fn incarnation(&self) -> Incarnation {
+        self.session.peer
+    }
+
+    /// The address it was reached at, or came from.
+    pub fn address(&self) -> &str {
+        &self.session.address
+    }
+
+    /// Why it is gone, if it is.
+    pub fn lost(&self) -> Option<String> {
+        self.session.scheduler.is_lost()
+    }
+
+    /// The running totals of each rail to it.
+    pub fn rails(&self) -> Vec<RailReport> {
+        self.session.scheduler.report()
+    }
+
+    /// Why each rail that could not be set up is missing.
+    pub fn obstacles(&self) -> &[Obstacle] {
+        &self.obstacles
+    }
+
+    /// Transfers under way.
+    pub fn under_way(&self) -> usize {
+        self.session.scheduler.under_way()
+    }
+
+    /// Writes local bytes into the peer's region.
+    pub fn write(&self, from: &LocalSlice, to: &RemoteSlice, options: Options) -> Transfer {
+        self.single(Verb::Write, from, to, None, options)
+    }
+
+    /// Writes, and has the peer count `imm` when the bytes are there.
+    pub fn write_imm(
+        &self,
+        from: &LocalSlice,
+        to: &RemoteSlice,
+        imm: Imm,
+        options: Options,
+    ) -> Transfer {
+        self.single(Verb::Write, from, to, Some(imm), options)
+    }
+
+    /// Reads the peer's bytes into a local region.
+    pub fn read(&self, to: &LocalSlice, from: &RemoteSlice, options: Options) -> Transfer {
+        self.single(Verb::Read, to, from, None, options)
+    }
+
+    /// Writes pages of `page_len` bytes each from where they lie to where they belong, as one
+    /// transfer; the peer counts `imm`, if any, when all of them are there.
+    pub fn write_paged(
+        &self,
+        from: &LocalSlice,
+        to: &RemoteSlice,
+        page_len: u64,
+        pages: &[Page],
+        imm: Option<Imm>,
+        options: Options,
+    ) -> Transfer {
+        self.paged(Verb::Write, from, to, page_len, pages, imm, options)
+    }
+
+    /// Reads pages, as [`Peer::write_paged`] writes them.
+    pub fn read_paged(
+        &self,
+        to: &LocalSlice,
+        from: &RemoteSlice,
+        page_len: u64,
+        pages: &[Page],
+        options: Options,
+    ) -> Transfer {
+        self.paged(Verb::Read, to, from, page_len, pages, None, options)
+    }
+
+    /// Has the peer count `imm`; no bytes move.
+    pub fn notify(&self, imm: Imm, options: Options) -> Transfer {
+        let order = Order {
+            verb: Verb::Write,
+            local: None,
+            remote: None,
+            runs: Vec::new(),
+            imm: Some(imm),
+            policy: options.policy.unwrap_or(self.policy),
+            allowed: options.allowed(),
+        };
+        self.start(Ok(order))
+    }
+
+    /// Sends a message of up to [`MAX_MESSAGE`](super::MAX_MESSAGE) bytes; done when it is in the
+    /// peer's queue.
+    pub fn send(&self, message: &[u8], options: Options) -> Transfer<()> {
+        self.session.send(message, options.allowed())
+    }
+
+    /// Receives the next message.
+    pub fn recv(&self, options: Options) -> Transfer<Vec<u8>> {
+        self.session.receive(options.allowed())
+    }
+
+    /// Ends the connection; everything under way fails.
+    pub fn close(&self) {
+        self.session.say_goodbye();
+    }
+
+    pub(crate) fn reach_barrier(&self, number: u64) {
+        self.session.reach_barrier(number);
+    }
+
+    pub(crate) fn await_barrier(
+        &self,
+        number: u64,
+        until: Instant,
+        allowed: Duration,
+    ) -> Result<(), FabricError> {
+        self.session.await_barrier(number, until, allowed)
+    }
+
+    fn single(
+        &self,
+        verb: Verb,
+        local: &LocalSlice,
+        remote: &RemoteSlice,
+        imm: Option<Imm>,
+        options: Options,
+    ) -> Transfer {
+        let run = Order::run(local, remote);
+        let order = run.and_then(|run| self.order(verb, local, remote, vec![run], imm, options));
+        self.start(order)
+    }
+
+    #[expect(
+        clippy::too_many_arguments,
+        reason = "two public methods' arguments in one"
+    )]
+    fn paged(
+        &self,
+        verb: Verb,
+        local: &LocalSlice,
+        remote: &RemoteSlice,
+        page_len: u64,
+        pages: &[Page],
+        imm: Option<Imm>,
+        options: Options,
+    ) -> Transfer {
+        let order = runs(local, remote, page_len, pages)
+            .and_then(|runs| self.order(verb, local, remote, runs, imm, options));
+        self.start(order)
+    }
+
+    fn order(
+        &self,
+        verb: Verb,
+        local: &LocalSlice,
+        remote: &RemoteSlice,
+        runs: Vec<Run>,
+        imm: Option<Imm>,
+        options: Options,
+    ) -> Result<Order, FabricError> {
+        let (described, connected) = (remote.region.owner(), self.session.peer);
+        if described != connected {
+            return Err(FabricError::StaleDescriptor {
+                described,
+                connected,
+            });
+        }
+        let access = remote.region.access();
+        let (allowed, what) = match verb {
+            Verb::Write => (access.allows_write(), "remote writes"),
+            Verb::Read => (access.allows_read(), "remote reads"),
+        };
+        if !allowed {
+            return Err(FabricError::NotAllowed { what });
+        }
+        if verb == Verb::Read && !local.region.backing().writable() {
+            let what = "local writes";
+            return Err(FabricError::NotAllowed { what });
+        }
+        if local.region.gate.is_closed() {
+            return Err(FabricError::Deregistered);
+        }
+        Ok(Order {
+            verb,
+            local: Some(Arc::clone(&local.region)),
+            remote: Some(Arc::clone(&remote.region)),
+            runs,
+            imm,
+            policy: options.policy.unwrap_or(self.policy),
+            allowed: options.allowed(),
+        })
+    }
+
+    fn start(&self, order: Result<Order, FabricError>) -> Transfer {
+        let scheduler: Arc<dyn Canceller> = self.session.scheduler.clone();
+        let canceller: Weak<dyn Canceller> = Arc::downgrade(&scheduler);
+        match order {
+            Ok(order) => {
+                let now = self.session.now();
+                let (flight, slot) = self.session.scheduler.start(order, now);
+                Transfer::new(slot, canceller, flight)
+            }
+            Err(error) => {
+                let slot = Arc::new(Slot::default());
+                slot.put(Err(error));
+                Transfer::new(slot, canceller, super::provider::FlightId(0))
+            }
+        }
+    }
+}
+
+/// Pages as runs of bytes, neighbours joined.
+fn runs(
+    local: &LocalSlice,
+    remote: &RemoteSlice,
+    page_len: u64,
+    pages: &[Page],
+) -> Result<Vec<Run>, FabricError> {
+    if pages.len() > MAX_PAGES {
+        return Err(FabricError::QueueFull {
+            what: "pages of one transfer",
+            limit: MAX_PAGES,
+        });
+    }
+    let inside = |start: u64, len: u64| {
+        let end = start.saturating_add(page_len);
+        super::descriptor::check(&(start..end), len)
+    };
+    let mut runs: Vec<Run> = Vec::with_capacity(pages.len());
+    for page in pages {
+        inside(page.local, local.len() as u64)?;
+        inside(page.remote, remote.len())?;
+        let run = Run {
+            local: local.range.start as u64 + page.local,
+            remote: remote.range.start + page.remote,
+            len: page_len,
+        };
+        match runs.last_mut() {
+            Some(last)
+                if last.local + last.len == run.local && last.remote + last.len == run.remote =>
+            {
+                last.len += run.len;
+            }
+            _ => runs.push(run),
+        }
+    }
+    Ok(runs)
+}

@@ -1,0 +1,447 @@
+//! What this process shares with one peer: rails, transfers, messages, barriers, and the control
+//! connection whose silence tells that the peer is gone.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::os::fd::OwnedFd;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
+use std::time::{Duration, Instant};
+
+use super::conn::{Conn, Frame, Handler, Incoming};
+use super::counter::{Counters, Seen};
+use super::error::FabricError;
+use super::fields::{Reader, Writer};
+use super::identity::Incarnation;
+use super::provider::{Events, FlightId, Imm, Link, OpError, OpId, RailId};
+use super::region::RegionCore;
+use super::scheduler::Scheduler;
+use super::transfer::{Canceller, Slot, Transfer};
+use super::wire::{Header, Kind, MAX_MESSAGE, Status, Violation};
+
+/// Messages that wait to be received; a peer that sends more is told that the queue is full.
+pub const MAX_INBOX: usize = 1024;
+/// Messages under way to one peer.
+pub const MAX_SENDING: usize = 1024;
+/// Barriers that a peer may have reached ahead of this process.
+const MAX_BARRIERS: usize = 1024;
+
+struct Waiting<T> {
+    slot: Arc<Slot<T>>,
+    id: u64,
+    deadline: Duration,
+    allowed: Duration,
+}
+
+#[derive(Default)]
+struct Mail {
+    inbox: VecDeque<Vec<u8>>,
+    receivers: VecDeque<Waiting<Vec<u8>>>,
+    senders: Vec<Waiting<()>>,
+    next: u64,
+}
+
+/// What this process shares with one peer.
+pub(crate) struct Session {
+    this: Weak<Self>,
+    pub peer: Incarnation,
+    /// The address it was reached at, or came from.
+    pub address: String,
+    pub scheduler: Arc<Scheduler>,
+    control: OnceLock<Arc<Conn>>,
+    counters: Arc<Counters>,
+    started: Instant,
+    silence: Duration,
+    /// What the control connection had heard, and when that last changed, in milliseconds.
+    heard: Mutex<(u64, Duration)>,
+    pinged: AtomicU64,
+    links: Mutex<Vec<Arc<dyn Link>>>,
+    mail: Mutex<Mail>,
+    barriers: Mutex<BTreeMap<u64, u64>>,
+    reached: Condvar,
+    seen: Mutex<Seen>,
+}
+
+fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Session {
+    pub(crate) fn new(
+        peer: Incarnation,
+        address: String,
+        counters: Arc<Counters>,
+        started: Instant,
+        silence: Duration,
+    ) -> Arc<Self> {
+        Arc::new_cyclic(|this| Self {
+            this: Weak::clone(this),
+            peer,
+            address,
+            scheduler: Arc::new(Scheduler::new(peer)),
+            control: OnceLock::new(),
+            counters,
+            started,
+            silence,
+            heard: Mutex::new((0, started.elapsed())),
+            pinged: AtomicU64::new(0),
+            links: Mutex::default(),
+            mail: Mutex::default(),
+            barriers: Mutex::default(),
+            reached: Condvar::new(),
+            seen: Mutex::default(),
+        })
+    }
+
+    pub(crate) fn now(&self) -> Duration {
+        self.started.elapsed()
+    }
+
+    /// Gives it its control connection, once both ends have agreed on their rails.
+    pub(crate) fn controlled_by(&self, control: Arc<Conn>) {
+        let _ = self.control.set(control);
+    }
+
+    fn tell(&self, frame: Frame) {
+        if let Some(control) = self.control.get() {
+            control.send(frame);
+        }
+    }
+
+    pub(crate) fn keep(&self, link: Arc<dyn Link>) {
+        locked(&self.links).push(link);
+    }
+
+    /// Makes the peer let go of a region; answers whether it has.
+    pub(crate) fn withdraw(&self, region: &RegionCore, deadline: Instant) -> bool {
+        let links: Vec<Arc<dyn Link>> = locked(&self.links).clone();
+        links.iter().all(|link| link.withdraw(region, deadline))
+    }
+
+    /// Ends everything with this peer.
+    pub(crate) fn lose(&self, why: &str) {
+        self.scheduler.lose(why, self.now());
+        if let Some(control) = self.control.get() {
+            control.close();
+        }
+        let lost = || FabricError::PeerLost {
+            peer: self.peer,
+            why: why.to_owned(),
+        };
+        let (receivers, senders) = {
+            let mut mail = locked(&self.mail);
+            (
+                std::mem::take(&mut mail.receivers),
+                std::mem::take(&mut mail.senders),
+            )
+        };
+        receivers
+            .iter()
+            .for_each(|waiting| waiting.slot.put(Err(lost())));
+        senders
+            .iter()
+            .for_each(|waiting| waiting.slot.put(Err(lost())));
+        self.reached.notify_all();
+    }
+
+    /// Tells the peer that this is the end, and ends it.
+    pub(crate) fn say_goodbye(&self) {
+        self.tell(Frame::new(Kind::Bye, 0, Vec::new()));
+        self.lose("this process ended the connection");
+    }
+
+    /// Ends what is overdue and notices silence.
+    pub(crate) fn tick(&self) {
+        let now = self.now();
+        self.scheduler.tick(now);
+        self.overdue_mail(now);
+        if self.scheduler.is_lost().is_some() {
+            return;
+        }
+        let silent = {
+            let mut heard = locked(&self.heard);
+            let count = self.control.get().map_or(0, |control| control.heard());
+            if heard.0 != count {
+                *heard = (count, now);
+            }
+            now.saturating_sub(heard.1)
+        };
+        if silent >= self.silence {
+            let why = format!("it has been silent for {:.1} s", silent.as_secs_f64());
+            return self.lose(&why);
+        }
+        let quarter = u64::try_from((self.silence / 4).as_millis()).unwrap_or(u64::MAX);
+        let millis = u64::try_from(now.as_millis()).unwrap_or(u64::MAX);
+        if millis.saturating_sub(self.pinged.load(Ordering::Relaxed)) >= quarter.max(1) {
+            self.pinged.store(millis, Ordering::Relaxed);
+            self.tell(Frame::new(Kind::Ping, 0, Vec::new()));
+        }
+    }
+
+    fn overdue_mail(&self, now: Duration) {
+        let (receivers, senders) = {
+            let mut mail = locked(&self.mail);
+            let late: Vec<_> = mail
+                .senders
+                .extract_if(.., |waiting| waiting.deadline <= now)
+                .collect();
+            let (overdue, rest): (VecDeque<_>, VecDeque<_>) = std::mem::take(&mut mail.receivers)
+                .into_iter()
+                .partition(|waiting| waiting.deadline <= now);
+            mail.receivers = rest;
+            (overdue, late)
+        };
+        for waiting in receivers {
+            let (what, after) = ("the arrival of a message", waiting.allowed);
+            waiting.slot.put(Err(FabricError::Deadline { what, after }));
+        }
+        for waiting in senders {
+            let (what, after) = ("the delivery of a message", waiting.allowed);
+            waiting.slot.put(Err(FabricError::Deadline { what, after }));
+        }
+    }
+
+    fn lost(&self) -> Option<FabricError> {
+        let why = self.scheduler.is_lost()?;
+        Some(FabricError::PeerLost {
+            peer: self.peer,
+            why,
+        })
+    }
+
+    /// Sends a message; done when it is in the peer's queue.
+    pub(crate) fn send(&self, bytes: &[u8], allowed: Duration) -> Transfer<()> {
+        let slot = Arc::new(Slot::default());
+        let mut mail = locked(&self.mail);
+        mail.next += 1;
+        let id = mail.next;
+        let refused = if bytes.len() > MAX_MESSAGE {
+            Some(FabricError::MessageTooLong {
+                bytes: bytes.len(),
+                limit: MAX_MESSAGE,
+            })
+        } else if mail.senders.len() >= MAX_SENDING {
+            Some(FabricError::QueueFull {
+                what: "messages under way",
+                limit: MAX_SENDING,
+            })
+        } else {
+            self.lost()
+        };
+        match refused {
+            Some(error) => slot.put(Err(error)),
+            None => mail.senders.push(Waiting {
+                slot: Arc::clone(&slot),
+                id,
+                deadline: self.now().saturating_add(allowed),
+                allowed,
+            }),
+        }
+        drop(mail);
+        if !slot.is_put() {
+            self.tell(Frame::new(Kind::Message, id, bytes.to_vec()));
+        }
+        self.handle(slot, id)
+    }
+
+    /// Receives the next message.
+    pub(crate) fn receive(&self, allowed: Duration) -> Transfer<Vec<u8>> {
+        let slot = Arc::new(Slot::default());
+        let mut mail = locked(&self.mail);
+        mail.next += 1;
+        let id = mail.next;
+        if let Some(message) = mail.inbox.pop_front() {
+            slot.put(Ok(message));
+        } else if let Some(error) = self.lost() {
+            slot.put(Err(error));
+        } else {
+            mail.receivers.push_back(Waiting {
+                slot: Arc::clone(&slot),
+                id,
+                deadline: self.now().saturating_add(allowed),
+                allowed,
+            });
+        }
+        drop(mail);
+        self.handle(slot, id)
+    }
+
+    fn handle<T>(&self, slot: Arc<Slot<T>>, id: u64) -> Transfer<T> {
+        let canceller: Weak<dyn Canceller> = match self.this.upgrade() {
+            Some(this) => {
+                let mailman: Arc<dyn Canceller> = this;
+                Arc::downgrade(&mailman)
+            }
+            None => Weak::<Self>::new(),
+        };
+        Transfer::new(slot, canceller, FlightId(id))
+    }
+
+    /// Tells the peer that this process has reached a barrier.
+    pub(crate) fn reach_barrier(&self, number: u64) {
+        let mut body = Writer::default();
+        body.u64(number);
+        self.tell(Frame::new(Kind::Barrier, 0, body.finish()));
+    }
+
+    /// Waits until the peer has reached it too.
+    pub(crate) fn await_barrier(
+        &self,
+        number: u64,
+        until: Instant,
+        allowed: Duration,
+    ) -> Result<(), FabricError> {
+        let mut barriers = locked(&self.barriers);
+        loop {
+            if let Some(count) = barriers.get_mut(&number) {
+                *count -= 1;
+                if *count == 0 {
+                    barriers.remove(&number);
+                }
+                return Ok(());
+            }
+            if let Some(error) = self.lost() {
+                return Err(error);
+            }
+            let left = until.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return Err(FabricError::Deadline {
+                    what: "the barrier",
+                    after: allowed,
+                });
+            }
+            let waited = self.reached.wait_timeout(barriers, left);
+            barriers = waited.unwrap_or_else(PoisonError::into_inner).0;
+        }
+    }
+
+    fn message(&self, conn: &Conn, id: u64, bytes: &[u8]) {
+        let mut mail = locked(&self.mail);
+        let receiver = mail.receivers.pop_front();
+        let status = match &receiver {
+            Some(_) => Status::Done,
+            None if mail.inbox.len() >= MAX_INBOX => Status::QueueFull,
+            None => {
+                mail.inbox.push_back(bytes.to_vec());
+                Status::Done
+            }
+        };
+        drop(mail);
+        if let Some(receiver) = receiver {
+            receiver.slot.put(Ok(bytes.to_vec()));
+        }
+        conn.send(Frame::answer(id, status));
+    }
+
+    fn answered(&self, id: u64, status: u8) {
+        let sender = {
+            let mut mail = locked(&self.mail);
+            let found = mail.senders.iter().position(|waiting| waiting.id == id);
+            found.map(|at| mail.senders.swap_remove(at))
+        };
+        if let Some(sender) = sender {
+            let status = Status::of(status).unwrap_or(Status::NotAllowed);
+            sender.slot.put(match status {
+                Status::Done => Ok(()),
+                _ => Err(FabricError::QueueFull {
+                    what: "messages at the peer",
+                    limit: MAX_INBOX,
+                }),
+            });
+        }
+    }
+}
+
+impl Canceller for Session {
+    /// Ends the wait for a message, or for a message's delivery.
+    fn cancel(&self, id: FlightId) {
+        let (receivers, senders) = {
+            let mut mail = locked(&self.mail);
+            let mine = |waiting: u64| waiting == id.0;
+            let (receivers, rest): (VecDeque<_>, VecDeque<_>) = std::mem::take(&mut mail.receivers)
+                .into_iter()
+                .partition(|waiting| mine(waiting.id));
+            mail.receivers = rest;
+            let senders: Vec<_> = mail.senders.extract_if(.., |w| mine(w.id)).collect();
+            (receivers, senders)
+        };
+        receivers
+            .iter()
+            .for_each(|w| w.slot.put(Err(FabricError::Cancelled)));
+        senders
+            .iter()
+            .for_each(|w| w.slot.put(Err(FabricError::Cancelled)));
+    }
+}
+
+impl Events for Session {
+    fn completed(&self, rail: RailId, op: OpId, result: Result<(), OpError>) {
+        self.scheduler.completed(rail, op, result, self.now());
+    }
+
+    fn arrived(&self, imm: Imm, flight: Option<FlightId>) -> bool {
+        let first = flight.is_none_or(|flight| locked(&self.seen).first(flight.0));
+        !first || self.counters.count(imm)
+    }
+
+    fn down(&self, rail: RailId, why: String) {
+        self.scheduler.down(rail, &why, self.now());
+    }
+}
+
+impl Handler for Session {
+    fn frame(
+        &self,
+        conn: &Arc<Conn>,
+        header: &Header,
+        body: &[u8],
+        _: Option<OwnedFd>,
+    ) -> Result<Incoming, Violation> {
+        match header.kind {
+            Kind::Ping => conn.send(Frame::new(Kind::Pong, 0, Vec::new())),
+            Kind::Pong => {}
+            Kind::Message => self.message(conn, header.op, body),
+            Kind::Answer => self.answered(header.op, header.status),
+            Kind::Barrier => {
+                let mut fields = Reader::new(body);
+                let number = fields.u64().ok_or(Violation("a malformed barrier"))?;
+                let mut barriers = locked(&self.barriers);
+                if !barriers.contains_key(&number) && barriers.len() >= MAX_BARRIERS {
+                    return Err(Violation("too many barriers ahead"));
+                }
+                *barriers.entry(number).or_default() += 1;
+                drop(barriers);
+                self.reached.notify_all();
+            }
+            Kind::Bye => self.lose("it ended the connection"),
+            _ => {
+                return Err(Violation(
+                    "a frame that does not belong on a control connection",
+                ));
+            }
+        }
+        Ok(Incoming::NOTHING)
+    }
+
+    fn landed(&self, _: &Arc<Conn>, _: &Header, _: &Incoming, _: bool) {}
+
+    fn broken(&self, why: String) {
+        self.lose(&why);
+    }
+}
+
+/// All sessions of a fabric.
+#[derive(Default)]
+pub(crate) struct Sessions(Mutex<Vec<Arc<Session>>>);
+
+impl Sessions {
+    pub(crate) fn all(&self) -> Vec<Arc<Session>> {
+        locked(&self.0).clone()
+    }
+
+    /// Keeps a session, and forgets those that have ended.
+    pub(crate) fn insert(&self, session: &Arc<Session>) {
+        let mut known = locked(&self.0);
+        known.retain(|session| session.scheduler.is_lost().is_none());
+        known.push(Arc::clone(session));
+    }
+}

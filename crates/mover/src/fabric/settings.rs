@@ -1,0 +1,101 @@
+//! How a process takes part in the fabric.
+
+use std::fmt;
+use std::net::{Ipv4Addr, SocketAddr};
+use std::sync::Arc;
+use std::time::Duration;
+
+use crowfly_route::policy::Policy;
+
+use super::identity::SharedKey;
+use super::provider::{DEFAULT_DEADLINE, Provider};
+
+/// Streams by peer and interface when nobody says: enough that both ends' kernels work in
+/// parallel, measured on loopback and veth.
+const STREAMS: usize = 2;
+/// Silence after which a peer counts as gone when nobody says.
+const SILENCE: Duration = Duration::from_secs(5);
+
+/// How a process takes part in the fabric.
+#[derive(Clone)]
+pub struct Settings {
+    /// The key that all processes of the fabric share.
+    pub key: SharedKey,
+    /// Where to listen; loopback and any port unless told otherwise.
+    pub listen: SocketAddr,
+    /// The NICs to use, by name; all providers and the kernel's choice of interface when empty.
+    /// A name that does not exist is an error.
+    pub nics: Vec<String>,
+    /// Whether memory is shared with processes of this host.
+    pub shm: bool,
+    /// Streams for each peer and interface.
+    pub streams: usize,
+    /// Threads that watch sockets, and as many again that copy for `shm`; by the processors when
+    /// `None`.
+    pub threads: Option<usize>,
+    /// How long a peer may be silent before it counts as gone.
+    pub silence: Duration,
+    /// How far registered memory's transfers may stray when the transfer does not say.
+    pub policy: Policy,
+    /// Further providers, such as RDMA devices.
+    pub providers: Vec<Arc<dyn Provider>>,
+}
+
+impl fmt::Debug for Settings {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Settings")
+            .field("listen", &self.listen)
+            .field("nics", &self.nics)
+            .field("shm", &self.shm)
+            .field("streams", &self.streams)
+            .field("policy", &self.policy)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Settings {
+    /// The usual settings with this key.
+    pub fn new(key: SharedKey) -> Self {
+        Self {
+            key,
+            listen: SocketAddr::from((Ipv4Addr::LOCALHOST, 0)),
+            nics: Vec::new(),
+            shm: true,
+            streams: STREAMS,
+            threads: None,
+            silence: SILENCE,
+            policy: Policy::Prefer,
+            providers: Vec::new(),
+        }
+    }
+}
+
+/// How one transfer is to be done.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Options {
+    /// The time it may take; [`DEFAULT_DEADLINE`] when `None`.
+    pub deadline: Option<Duration>,
+    /// How far it may stray; the fabric's policy when `None`.
+    pub policy: Option<Policy>,
+}
+
+impl Options {
+    /// With a time limit.
+    pub const fn within(deadline: Duration) -> Self {
+        Self {
+            deadline: Some(deadline),
+            policy: None,
+        }
+    }
+
+    /// With a policy.
+    #[must_use]
+    pub const fn by(mut self, policy: Policy) -> Self {
+        self.policy = Some(policy);
+        self
+    }
+
+    pub(crate) fn allowed(&self) -> Duration {
+        self.deadline.unwrap_or(DEFAULT_DEADLINE)
+    }
+}

@@ -1,0 +1,595 @@
+//! The `tcp` path: one-sided writes and reads, acted out by the receiver's engine over several
+//! streams. Bytes go from the kernel's socket buffer straight into the region they are for.
+
+use std::collections::{HashMap, VecDeque};
+use std::net::{IpAddr, SocketAddr};
+use std::os::fd::OwnedFd;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::time::Duration;
+
+use crowfly_route::hop::{Carrier, Class, CpuWork, Crossing, Hop, HostUse, LinkKind, Route, Stop};
+use crowfly_route::obstacle::{Code, Fix, Obstacle};
+use crowfly_route::place::{Memory, Place};
+use crowfly_route::receipt::{CpuSeconds, Path};
+use crowfly_route::units::NumaNode;
+
+use super::conn::{Conn, Frame, Handler, Incoming, Landing};
+use super::descriptor::RegionDescriptor;
+use super::error::FabricError;
+use super::fields::{Reader, Writer};
+use super::handshake::{self, Agreed, Purpose, TOKEN};
+use super::identity::{Incarnation, SharedKey};
+use super::interfaces;
+use super::memory::{Backing, Span};
+use super::provider::{
+    Endpoint, FlightId, Imm, Joining, Limits, Link, Meeting, Op, OpError, OpId, Posted, Provider,
+    RailId, Refusal, Registration, Release, Role, Verb,
+};
+use super::reactor::Reactor;
+use super::region::{Access, RegionCore};
+use super::regions::{Regions, Wish};
+use super::socket::Socket;
+use super::stash::{Expected, MAX_STREAMS, Stash};
+use super::wire::{self, Header, Kind, MAX_SEGMENTS, Status, Violation};
+
+/// The most bytes of one op: large enough that its frame costs little, small enough that several
+/// streams share a transfer and that a cancelled one ends soon.
+const OP_BYTES: u32 = 1 << 20;
+/// Ops in flight by stream: enough for the streams never to run dry between two answers.
+const OPS_PER_STREAM: usize = 32;
+/// The word by which the kernel knows an interface that never leaves the host.
+const LOOPBACK: &str = "lo";
+
+/// What all of a fabric's socket rails share.
+pub(crate) struct Sockets {
+    pub key: SharedKey,
+    pub reactor: Arc<Reactor>,
+    pub regions: Arc<Regions>,
+    pub stash: Arc<Stash>,
+    /// How long a peer may leave data unacknowledged.
+    pub silence: Duration,
+}
+
+/// TCP by one interface, or by whichever the kernel chooses.
+pub(crate) struct Tcp {
+    pub sockets: Arc<Sockets>,
+    pub nic: String,
+    /// The local address of the interface; the kernel's choice when `None`.
+    pub address: Option<IpAddr>,
+    /// Bits per second that the interface says.
+    pub line_rate: Option<f64>,
+    pub streams: usize,
+}
+
+impl Provider for Tcp {
+    fn path(&self) -> Path {
+        Path::Tcp
+    }
+
+    fn class(&self) -> Class {
+        Class::Socket
+    }
+
+    fn nic(&self) -> &str {
+        &self.nic
+    }
+
+    fn line_rate(&self) -> Option<f64> {
+        self.line_rate
+    }
+
+    fn register(&self, memory: &Arc<Backing>, _: Access) -> Result<Registration, Vec<Obstacle>> {
+        match memory.place() {
+            Place::Host(_) => Ok(Registration {
+                address: 0,
+                key: Vec::new(),
+                keep: Arc::new(()),
+                obstacles: Vec::new(),
+            }),
+            place => Err(vec![
+                Obstacle::blocks(
+                    Code::NotBuilt,
+                    format!("sockets cannot reach {place} itself"),
+                )
+                .seen("place", place.to_string())
+                .fixed_by(Fix::by_hand("Copy the bytes into host memory first.")),
+            ]),
+        }
+    }
+
+    fn endpoint(&self, role: Role, meeting: &Meeting) -> Result<Box<dyn Endpoint>, Obstacle> {
+        let expected = match role {
+            Role::Dialer => None,
+            Role::Acceptor => Some(self.sockets.stash.expect().map_err(|error| {
+                Obstacle::blocks(Code::RailFailed, "no more rails can be set up now")
+                    .seen("stash", error.to_string())
+            })?),
+        };
+        Ok(Box::new(TcpEndpoint {
+            sockets: Arc::clone(&self.sockets),
+            nic: self.nic.clone(),
+            source: self.address,
+            reached: match self.address {
+                Some(address) if role == Role::Acceptor => {
+                    SocketAddr::new(address, meeting.address.port())
+                }
+                _ => meeting.address,
+            },
+            streams: self.streams.clamp(1, MAX_STREAMS),
+            expected,
+        }))
+    }
+}
+
+struct TcpEndpoint {
+    sockets: Arc<Sockets>,
+    nic: String,
+    source: Option<IpAddr>,
+    reached: SocketAddr,
+    streams: usize,
+    expected: Option<Expected>,
+}
+
+impl Endpoint for TcpEndpoint {
+    fn hello(&self) -> Vec<u8> {
+        let Some(expected) = &self.expected else {
+            return Vec::new();
+        };
+        let mut out = Writer::default();
+        out.raw(&expected.token)
+            .bytes(self.reached.to_string().as_bytes());
+        out.finish()
+    }
+
+    fn join(
+        self: Box<Self>,
+        theirs: &[u8],
+        joining: Joining,
+    ) -> Result<Arc<dyn Link>, FabricError> {
+        let streams = match &self.expected {
+            Some(expected) => expected.take(),
+            None => self.dial(theirs, &joining)?,
+        };
+        if streams.is_empty() {
+            return Err(handshake::protocol(
+                &self.reached.to_string(),
+                "a rail without streams",
+            ));
+        }
+        let local = streams
+            .first()
+            .and_then(|(socket, _)| socket.local_address());
+        let nic = local.map_or(self.nic, |address| interfaces::name_of(address.ip()));
+        let mut conns = Vec::with_capacity(streams.len());
+        for (socket, agreed) in streams {
+            socket.tune_tcp(self.sockets.silence);
+            conns.push(Conn::new(socket, true, agreed.sending, agreed.receiving));
+        }
+        let link = Arc::new(TcpLink {
+            conns,
+            nic,
+            peer: joining.peer,
+            rail: joining.rail,
+            events: joining.events,
+            regions: Arc::clone(&self.sockets.regions),
+            pending: Mutex::default(),
+        });
+        for conn in &link.conns {
+            let handler: Weak<TcpLink> = Arc::downgrade(&link);
+            conn.handled_by(handler);
+            self.sockets.reactor.watch(conn)?;
+        }
+        Ok(link)
+    }
+}
+
+impl TcpEndpoint {
+    fn dial(&self, theirs: &[u8], joining: &Joining) -> Result<Vec<(Socket, Agreed)>, FabricError> {
+        const MAX_ADDRESS: usize = 64;
+        let mut fields = Reader::new(theirs);
+        let token: Option<[u8; TOKEN]> = fields.array();
+        let address = fields.text(MAX_ADDRESS).and_then(|text| text.parse().ok());
+        let (Some(token), Some(address)) = (token, address) else {
+            return Err(handshake::protocol(
+                &self.reached.to_string(),
+                "no address for a rail",
+            ));
+        };
+        let name = SocketAddr::to_string(&address);
+        let mut streams = Vec::with_capacity(self.streams);
+        for _ in 0..self.streams {
+            let socket = Socket::dial(address, self.source, joining.deadline)
+                .map_err(|error| handshake::unreachable(&name, error))?;
+            let (purpose, key) = (Purpose::Rail, &self.sockets.key);
+            let agreed = handshake::dial(&socket, key, purpose, token, &name, joining.deadline)?;
+            streams.push((socket, agreed));
+        }
+        Ok(streams)
+    }
+}
+
+/// An op whose end the peer will tell.
+struct Pending {
+    op: Op,
+    conn: usize,
+}
+
+/// The streams to one peer by one interface.
+struct TcpLink {
+    conns: Vec<Arc<Conn>>,
+    nic: String,
+    peer: Incarnation,
+    rail: RailId,
+    events: Weak<dyn super::provider::Events>,
+    regions: Arc<Regions>,
+    pending: Mutex<HashMap<u64, Pending>>,
+}
+
+impl TcpLink {
+    fn pending(&self) -> MutexGuard<'_, HashMap<u64, Pending>> {
+        self.pending.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn ended(&self, op: u64, result: Result<(), FabricError>) {
+        if self.pending().remove(&op).is_some()
+            && let Some(events) = self.events.upgrade()
+        {
+            events.completed(self.rail, OpId(op), result.map_err(OpError::Op));
+        }
+    }
+
+    /// The parts of the local region that an op's bytes are in.
+    fn spans(op: &Op) -> Option<VecDeque<Span>> {
+        let Some(local) = &op.local else {
+            return op.segments.is_empty().then(VecDeque::new);
+        };
+        let span = |s: &super::provider::Segment| {
+            let start = usize::try_from(s.local).ok()?;
+            local.region.span(start..start.checked_add(s.len as usize)?)
+        };
+        op.segments.iter().map(span).collect()
+    }
+
+    /// What a peer's write may be put into.
+    fn writable(&self, wanted: &wire::Access) -> Incoming {
+        if wanted.runs.is_empty() {
+            return Incoming {
+                imm: wanted.imm,
+                ..Incoming::NOTHING
+            };
+        }
+        match self.regions.resolve(wanted, Wish::Write) {
+            Ok((region, spans)) => Incoming {
+                landing: Some(Landing {
+                    spans,
+                    region,
+                    flight: None,
+                }),
+                status: Status::Done,
+                imm: wanted.imm,
+            },
+            Err(status) => Incoming::refused(status),
+        }
+    }
+
+    /// Sends what a peer asked to read.
+    fn serve(&self, conn: &Conn, header: &Header, wanted: &wire::Access) {
+        let frame = match self.regions.resolve(wanted, Wish::Read) {
+            Ok((_, spans)) => Frame {
+                payload: spans,
+                ..Frame::new(Kind::Data, header.op, Vec::new())
+            },
+            Err(status) => Frame::answer(header.op, status),
+        };
+        conn.send(frame);
+    }
+
+    /// Where the data of a read that was asked for here goes; nowhere when it was cancelled.
+    fn wanted(&self, header: &Header) -> Result<Incoming, Violation> {
+        let pending = self.pending();
+        let Some(pending) = pending.get(&header.op) else {
+            return Ok(Incoming::NOTHING);
+        };
+        if pending.op.verb != Verb::Read || pending.op.bytes() != u64::from(header.payload) {
+            return Err(Violation("data that nobody asked for"));
+        }
+        let spans = Self::spans(&pending.op);
+        let landing = pending
+            .op
+            .local
+            .as_ref()
+            .zip(spans)
+            .map(|(local, spans)| Landing {
+                spans,
+                region: Arc::clone(&local.region),
+                flight: Some(Arc::clone(&local.flight)),
+            });
+        Ok(Incoming {
+            landing,
+            ..Incoming::NOTHING
+        })
+    }
+
+    /// The error for what the peer answered.
+    fn verdict(&self, op: u64, status: Status) -> Result<(), FabricError> {
+        let pending = self.pending();
+        let op = pending.get(&op).map(|pending| &pending.op);
+        let error = status.error(
+            self.peer,
+            0,
+            match op.map(|op| op.verb) {
+                Some(Verb::Read) => "remote reads",
+                _ => "remote writes",
+            },
+        );
+        match (error, op) {
+            (Err(FabricError::OutOfBounds { .. }), Some(op)) => Err(FabricError::OutOfBounds {
+                start: op.segments.iter().map(|s| s.remote).min().unwrap_or(0),
+                end: op
+                    .segments
+                    .iter()
+                    .map(|s| s.remote + u64::from(s.len))
+                    .max()
+                    .unwrap_or(0),
+                len: op.remote.as_ref().map_or(0, |region| region.len()),
+            }),
+            (error, _) => error,
+        }
+    }
+}
+
+impl Handler for TcpLink {
+    fn frame(
+        &self,
+        conn: &Arc<Conn>,
+        header: &Header,
+        body: &[u8],
+        _: Option<OwnedFd>,
+    ) -> Result<Incoming, Violation> {
+        let access = || wire::Access::decode(body).ok_or(Violation("a malformed access"));
+        match header.kind {
+            Kind::Write => {
+                let wanted = access()?;
+                if wanted.bytes() != u64::from(header.payload) {
+                    return Err(Violation("a payload of another length than its runs"));
+                }
+                Ok(self.writable(&wanted))
+            }
+            Kind::Read => {
+                let wanted = access()?;
+                let oversize = wanted.bytes() > u64::from(wire::MAX_PAYLOAD);
+                if header.payload != 0 || oversize {
+                    return Err(Violation("a read of too many bytes at once"));
+                }
+                self.serve(conn, header, &wanted);
+                Ok(Incoming::NOTHING)
+            }
+            Kind::Data => self.wanted(header),
+            Kind::Answer if header.payload == 0 => Ok(Incoming::NOTHING),
+            _ => Err(Violation("a frame that does not belong on a rail")),
+        }
+    }
+
+    fn landed(&self, conn: &Arc<Conn>, header: &Header, incoming: &Incoming, whole: bool) {
+        match header.kind {
+            Kind::Write => {
+                let mut status = incoming.status;
+                if status == Status::Done && !whole {
+                    // It was deregistered on the way.
+                    status = Status::NoSuchRegion;
+                }
+                if let (Status::Done, Some((imm, flight)), Some(events)) =
+                    (status, incoming.imm, self.events.upgrade())
+                    && !events.arrived(Imm(imm), Some(FlightId(flight)))
+                {
+                    status = Status::QueueFull;
+                }
+                conn.send(Frame::answer(header.op, status));
+            }
+            Kind::Data => {
+                let gone = Err(FabricError::Deregistered);
+                self.ended(header.op, if whole { Ok(()) } else { gone });
+            }
+            Kind::Answer => {
+                let status = Status::of(header.status).unwrap_or(Status::NotAllowed);
+                let result = self.verdict(header.op, status);
+                self.ended(header.op, result);
+            }
+            _ => {}
+        }
+    }
+
+    fn broken(&self, why: String) {
+        for conn in &self.conns {
+            conn.close();
+        }
+        self.pending().clear();
+        if let Some(events) = self.events.upgrade() {
+            events.down(self.rail, why);
+        }
+    }
+}
+
+impl Link for TcpLink {
+    fn path(&self) -> Path {
+        Path::Tcp
+    }
+
+    fn nic(&self) -> &str {
+        &self.nic
+    }
+
+    fn limits(&self) -> Limits {
+        Limits {
+            op_bytes: OP_BYTES,
+            segments: MAX_SEGMENTS,
+            ops: OPS_PER_STREAM * self.conns.len(),
+            bytes: (OPS_PER_STREAM * self.conns.len()) as u64 * u64::from(OP_BYTES) / 4,
+            imm_once: true,
+        }
+    }
+
+    fn reaches(
+        &self,
+        local: Option<&RegionCore>,
+        remote: Option<&RegionDescriptor>,
+    ) -> Result<(), Vec<Obstacle>> {
+        let here = local.map(|region| region.backing().place());
+        let there = remote.map(RegionDescriptor::place);
+        let beyond = [here, there]
+            .into_iter()
+            .flatten()
+            .find(|p| !matches!(p, Place::Host(_)));
+        match beyond {
+            None => Ok(()),
+            Some(place) => Err(vec![
+                Obstacle::blocks(
+                    Code::NotBuilt,
+                    format!("sockets cannot reach {place} itself"),
+                )
+                .seen("place", place.to_string()),
+            ]),
+        }
+    }
+
+    fn route(&self, _: Verb, from: Place, to: Place) -> Route {
+        route(&self.nic, from, to)
+    }
+
+    fn post(&self, op: Op) -> Result<Posted, Refusal> {
+        let gone = || Refusal::Failed(OpError::Op(FabricError::Deregistered));
+        let least = self
+            .conns
+            .iter()
+            .enumerate()
+            .min_by_key(|(_, conn)| conn.queued());
+        let Some((index, conn)) = least else {
+            return Err(Refusal::Failed(OpError::Rail("it has no streams".into())));
+        };
+        if conn.is_broken() {
+            let why = "its connection broke".to_owned();
+            return Err(Refusal::Failed(OpError::Rail(why)));
+        }
+        let capability = match &op.remote {
+            Some(remote) => remote.capability(),
+            None => super::identity::Capability::from_bytes([0; 16]),
+        };
+        let imm = op.imm.map(|(imm, flight)| (imm.0, flight.0));
+        let body = wire::Access::new(capability, imm, &op.segments).encode();
+        let id = op.id.0;
+        let frame = match op.verb {
+            Verb::Write => Frame {
+                payload: Self::spans(&op).ok_or_else(gone)?,
+                ..Frame::new(Kind::Write, id, body)
+            },
+            Verb::Read => Frame::new(Kind::Read, id, body),
+        };
+        self.pending().insert(id, Pending { op, conn: index });
+        conn.send(frame);
+        Ok(Posted::InFlight)
+    }
+
+    fn cancel(&self, op: OpId) -> Release {
+        if let Some(pending) = self.pending().remove(&op.0)
+            && let Some(conn) = self.conns.get(pending.conn)
+        {
+            let kind = match pending.op.verb {
+                Verb::Write => Kind::Write,
+                Verb::Read => Kind::Read,
+            };
+            conn.take_back(kind, op.0);
+        }
+        Release::Now
+    }
+
+    fn cpu(&self) -> CpuSeconds {
+        self.conns.iter().fold(CpuSeconds::default(), |sum, conn| {
+            let cpu = conn.cpu();
+            CpuSeconds {
+                user: sum.user + cpu.user,
+                system: sum.system + cpu.system,
+            }
+        })
+    }
+
+    fn close(&self) {
+        for conn in &self.conns {
+            conn.close();
+        }
+        self.pending().clear();
+    }
+}
+
+/// The hops by way of sockets. Whether the sender's side copies is the kernel's business: pages of
+/// a memory file are handed over where that pays, which is not relied on here.
+fn route(nic: &str, from: Place, to: Place) -> Route {
+    let stop = |place: &Place, use_| {
+        let host = |numa: Option<NumaNode>| Stop::Host { use_, numa };
+        match place {
+            Place::Host(node) => host(*node),
+            Place::Remote(Memory::Host(node)) => Stop::Remote {
+                stop: Box::new(host(*node)),
+            },
+            Place::Remote(_) => Stop::Remote {
+                stop: Box::new(host(None)),
+            },
+            _ => host(None),
+        }
+    };
+    let copy = || Carrier::Cpu {
+        work: CpuWork::KernelCopy,
+    };
+    let fabric = if nic == LOOPBACK {
+        "loopback"
+    } else {
+        "Ethernet"
+    };
+    let (out, back) = (
+        stop(&from, HostUse::SocketBuffer),
+        stop(&to, HostUse::SocketBuffer),
+    );
+    let hop = |from: Stop, to: Stop, carrier, crosses| Hop {
+        from,
+        to,
+        carrier,
+        crosses,
+        capacity: None,
+    };
+    let cable = Crossing {
+        link: nic.to_owned(),
+        kind: LinkKind::Network,
+        rate: None,
+        degraded: false,
+    };
+    let wire = Carrier::Wire {
+        fabric: fabric.into(),
+    };
+    let hops = vec![
+        hop(
+            stop(&from, HostUse::Application),
+            out.clone(),
+            copy(),
+            Vec::new(),
+        ),
+        hop(out, back.clone(), wire, vec![cable]),
+        hop(back, stop(&to, HostUse::Application), copy(), Vec::new()),
+    ];
+    Route {
+        name: "sockets".into(),
+        from,
+        to,
+        hops,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_route_by_sockets_is_of_the_class_socket_and_touched_twice_by_the_cpu() {
+        let route = route("eth0", Place::Host(None), Place::Remote(Memory::Host(None)));
+        assert_eq!(route.class(), Class::Socket);
+        assert_eq!(route.counters().cpu_touches, 2);
+    }
+}
