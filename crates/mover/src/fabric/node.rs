@@ -439,7 +439,7 @@ impl Core {
         let agreed = handshake::accept(&socket, &self.settings.key, &address, deadline)?;
         match agreed.purpose {
             Purpose::Rail => {
-                self.sockets.stash.put(socket, agreed);
+                self.sockets.stash.put(socket, agreed, deadline);
                 Ok(())
             }
             Purpose::Control => {

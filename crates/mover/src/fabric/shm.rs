@@ -31,7 +31,7 @@ use super::provider::{
 use super::region::{Access, RegionCore};
 use super::regions::{Regions, Wish};
 use super::socket::Socket;
-use super::stash::Expected;
+use super::stash::{Expected, await_kept};
 use super::tcp::Sockets;
 use super::wire::{self, Header, Kind, MAX_SEGMENTS, Status, Violation};
 
@@ -151,6 +151,7 @@ impl Endpoint for ShmEndpoint {
                 let (key, purpose) = (&self.sockets.key, Purpose::Rail);
                 let agreed =
                     handshake::dial(&socket, key, purpose, token, address, joining.deadline)?;
+                await_kept(&socket, joining.deadline).map_err(failed)?;
                 (socket, agreed)
             }
         };

@@ -1,7 +1,9 @@
 //! Connections that were accepted for a rail and wait until their session joins it.
 
 use std::collections::HashMap;
+use std::io;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
 
 use super::error::FabricError;
 use super::handshake::{Agreed, TOKEN};
@@ -12,6 +14,9 @@ use super::socket::Socket;
 pub(crate) const MAX_STREAMS: usize = 16;
 /// The most rails that can be waited for at one time.
 const MAX_EXPECTED: usize = 1024;
+
+/// What a dialer hears when its connection is kept.
+const KEPT: u8 = 1;
 
 type Arrived = Vec<(Socket, Agreed)>;
 
@@ -48,14 +53,27 @@ impl Stash {
         })
     }
 
-    /// Keeps a connection that is expected and drops any other.
-    pub(crate) fn put(&self, socket: Socket, agreed: Agreed) {
+    /// Keeps a connection that is expected and tells its dialer so; drops any other.
+    pub(crate) fn put(&self, socket: Socket, agreed: Agreed, deadline: Instant) {
         if let Some(arrived) = self.locked().get_mut(&agreed.token)
             && arrived.len() < MAX_STREAMS
         {
-            arrived.push((socket, agreed));
+            // One byte into an empty buffer does not block.
+            if socket.write_all(&[KEPT], deadline).is_ok() {
+                arrived.push((socket, agreed));
+            }
         }
     }
+}
+
+/// Waits until the acceptor has put a connection where its session will find it.
+pub(crate) fn await_kept(socket: &Socket, deadline: Instant) -> io::Result<()> {
+    let mut byte = [0];
+    socket.read_all(&mut byte, deadline)?;
+    if byte == [KEPT] {
+        return Ok(());
+    }
+    Err(io::Error::from(io::ErrorKind::InvalidData))
 }
 
 impl Expected {

@@ -29,7 +29,7 @@ use super::reactor::Reactor;
 use super::region::{Access, RegionCore};
 use super::regions::{Regions, Wish};
 use super::socket::Socket;
-use super::stash::{Expected, MAX_STREAMS, Stash};
+use super::stash::{Expected, MAX_STREAMS, Stash, await_kept};
 use super::wire::{self, Header, Kind, MAX_SEGMENTS, Status, Violation};
 
 /// The most bytes of one op: large enough that its frame costs little, small enough that several
@@ -202,6 +202,8 @@ impl TcpEndpoint {
                 .map_err(|error| handshake::unreachable(&name, error))?;
             let (purpose, key) = (Purpose::Rail, &self.sockets.key);
             let agreed = handshake::dial(&socket, key, purpose, token, &name, joining.deadline)?;
+            await_kept(&socket, joining.deadline)
+                .map_err(|error| handshake::unreachable(&name, error))?;
             streams.push((socket, agreed));
         }
         Ok(streams)
