@@ -34,6 +34,8 @@ mod scheduler;
 mod session;
 mod settings;
 mod shm;
+#[cfg(test)]
+mod simulation;
 mod socket;
 mod stash;
 mod tcp;

@@ -333,8 +333,12 @@ impl State {
     }
 
     fn peer_lost(&self, otherwise: &str) -> FabricError {
-        let downs = self.rails.values().filter_map(|known| known.down.as_ref());
-        let why = self.lost.as_ref().or(downs.last());
+        let mut downs = self
+            .rails
+            .values()
+            .rev()
+            .filter_map(|known| known.down.as_ref());
+        let why = self.lost.as_ref().or_else(|| downs.next());
         FabricError::PeerLost {
             peer: self.peer,
             why: why.map_or(otherwise, String::as_str).to_owned(),

@@ -109,12 +109,7 @@ impl Provider for Tcp {
             sockets: Arc::clone(&self.sockets),
             nic: self.nic.clone(),
             source: self.address,
-            reached: match self.address {
-                Some(address) if role == Role::Acceptor => {
-                    SocketAddr::new(address, meeting.address.port())
-                }
-                _ => meeting.address,
-            },
+            reached: meeting.address,
             streams: self.streams.clamp(1, MAX_STREAMS),
             expected,
         }))
@@ -136,8 +131,11 @@ impl Endpoint for TcpEndpoint {
             return Vec::new();
         };
         let mut out = Writer::default();
+        let own = self
+            .source
+            .map(|address| SocketAddr::new(address, self.reached.port()).to_string());
         out.raw(&expected.token)
-            .bytes(self.reached.to_string().as_bytes());
+            .bytes(own.unwrap_or_default().as_bytes());
         out.finish()
     }
 
@@ -188,7 +186,11 @@ impl TcpEndpoint {
         const MAX_ADDRESS: usize = 64;
         let mut fields = Reader::new(theirs);
         let token: Option<[u8; TOKEN]> = fields.array();
-        let address = fields.text(MAX_ADDRESS).and_then(|text| text.parse().ok());
+        // An end that names no address of its own is dialled where it was reached.
+        let address = fields.text(MAX_ADDRESS).and_then(|text| match text {
+            "" => Some(self.reached),
+            text => text.parse().ok(),
+        });
         let (Some(token), Some(address)) = (token, address) else {
             return Err(handshake::protocol(
                 &self.reached.to_string(),
