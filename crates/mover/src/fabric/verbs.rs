@@ -21,11 +21,12 @@ use crowfly_route::receipt::Path;
 use self::endpoint::VerbsEndpoint;
 use self::pump::Pump;
 use super::memory::Backing;
-use super::provider::{Endpoint, Provider, Registration, Role};
+use super::provider::{Endpoint, Meeting, Provider, Registration, Role};
 use super::region::Access;
 
 mod endpoint;
 mod hello;
+mod hops;
 mod link;
 mod pump;
 
@@ -296,8 +297,11 @@ impl Provider for VerbsNic {
             _ => register_host(&self.core.domain, &pinned, wanted),
         };
         let Registered {
-            region, obstacles, ..
+            region,
+            mut obstacles,
+            ..
         } = done?;
+        obstacles.extend(self.detour());
         Ok(Registration {
             address: region.address(),
             key: region.keys().remote.to_le_bytes().to_vec(),
@@ -306,7 +310,7 @@ impl Provider for VerbsNic {
         })
     }
 
-    fn endpoint(&self, role: Role) -> Result<Box<dyn Endpoint>, Obstacle> {
+    fn endpoint(&self, role: Role, _: &Meeting) -> Result<Box<dyn Endpoint>, Obstacle> {
         let made = VerbsEndpoint::new(&self.core, &self.pump, role);
         let endpoint = made.map_err(|error| self.core.refused(&error))?;
         Ok(Box::new(endpoint))

@@ -2,7 +2,6 @@
 
 use std::io;
 use std::sync::Arc;
-use std::time::Instant;
 
 use crowfly_machine::verbs::{
     CompletionQueue, GidKind, Init, LinkLayer, PSN_MASK, PortGid, QueuePair, Route, Sizes,
@@ -11,7 +10,7 @@ use crowfly_machine::verbs::{
 
 use super::super::error::FabricError;
 use super::super::identity::random;
-use super::super::provider::{Endpoint, Events, Link, RailId, Role};
+use super::super::provider::{Endpoint, Joining, Link, Role};
 use super::hello::{Hello, MAX_ADDRESSES};
 use super::link::{Ends, Lane, VerbsLink};
 use super::pump::Pump;
@@ -148,9 +147,7 @@ impl Endpoint for VerbsEndpoint {
     fn join(
         self: Box<Self>,
         theirs: &[u8],
-        rail: RailId,
-        events: Arc<dyn Events>,
-        _deadline: Instant,
+        joining: Joining,
     ) -> Result<Arc<dyn Link>, FabricError> {
         let broke = |what| FabricError::Protocol {
             address: self.nic.name.clone(),
@@ -181,11 +178,27 @@ impl Endpoint for VerbsEndpoint {
             nic: self.nic,
             pump: self.pump,
             peer_nic: theirs.nic,
-            rail,
-            events,
+            fabric: fabric_of(route.local.as_ref()),
+            rail: joining.rail,
+            events: joining.events,
         };
         let link = Arc::new(VerbsLink::new(ends, self.queue, lanes));
         pump.serve(&link);
         Ok(link)
+    }
+}
+
+/// What joins two ports, by the local address in use.
+const fn fabric_of(local: Option<&PortGid>) -> &'static str {
+    match local {
+        Some(PortGid {
+            kind: GidKind::RoceV2,
+            ..
+        }) => "RoCE v2",
+        Some(PortGid {
+            kind: GidKind::RoceV1,
+            ..
+        }) => "RoCE v1",
+        _ => "InfiniBand",
     }
 }

@@ -2,18 +2,24 @@
 
 use std::collections::HashMap;
 use std::fmt;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, Weak};
 
 use crowfly_machine::verbs::{
     Completion, CompletionQueue, Failed, Kind, MemoryRegion, QueuePair, Ready, Remote, Slice,
     Status, VerbsError,
 };
+use crowfly_route::hop::Route;
+use crowfly_route::obstacle::{Code, Fix, Obstacle};
+use crowfly_route::place::Place;
 use crowfly_route::receipt::{CpuSeconds, Path};
 
+use super::super::descriptor::RegionDescriptor;
 use super::super::error::FabricError;
 use super::super::provider::{
     Events, Imm, Limits, Link, Op, OpError, OpId, Posted, RailId, Refusal, Release, Verb,
 };
+use super::super::region::RegionCore;
+use super::hops::{self, Cable};
 use super::pump::Pump;
 use super::{NicCore, lock, region_of};
 
@@ -92,8 +98,10 @@ pub(super) struct Ends {
     pub nic: Arc<NicCore>,
     pub pump: Arc<Pump>,
     pub peer_nic: String,
+    /// What joins the two ports.
+    pub fabric: &'static str,
     pub rail: RailId,
-    pub events: Arc<dyn Events>,
+    pub events: Weak<dyn Events>,
 }
 
 /// A link by queue pairs.
@@ -190,11 +198,17 @@ impl VerbsLink {
     }
 
     fn tell(&self, news: Vec<News>) {
-        let Ends { rail, events, .. } = &self.ends;
+        let rail = &self.ends.rail;
+        let Some(events) = self.ends.events.upgrade() else {
+            return;
+        };
         for one in news {
             match one {
                 News::Ended(op, result) => events.completed(*rail, op, result),
-                News::Arrived(imm) => events.arrived(imm, None),
+                News::Arrived(imm) => {
+                    // Not counted means that nobody can wait for it.
+                    let _ = events.arrived(imm, None);
+                }
                 News::Down(why) => events.down(*rail, why),
             }
         }
@@ -376,10 +390,7 @@ impl VerbsLink {
     fn small(&self, op: &Op, request: &Request) -> Option<Vec<u8>> {
         let local = op.local.as_ref().filter(|_| op.verb == Verb::Write)?;
         let len: usize = request.pieces.iter().map(std::ops::Range::len).sum();
-        let host = matches!(
-            local.region.backing().place(),
-            crowfly_route::place::Place::Host(_)
-        );
+        let host = matches!(local.region.backing().place(), Place::Host(_));
         if len == 0 || len > self.inline || !host {
             return None;
         }
@@ -394,6 +405,56 @@ impl VerbsLink {
 }
 
 impl Link for VerbsLink {
+    fn path(&self) -> Path {
+        Path::Verbs
+    }
+
+    fn nic(&self) -> &str {
+        &self.ends.nic.name
+    }
+
+    fn reaches(
+        &self,
+        local: Option<&RegionCore>,
+        remote: Option<&RegionDescriptor>,
+    ) -> Result<(), Vec<Obstacle>> {
+        let (ours, theirs) = (&self.ends.nic.name, &self.ends.peer_nic);
+        if let Some(local) = local
+            && local.registration(Path::Verbs, ours).is_none()
+        {
+            let met = local.refusal(Path::Verbs, ours).unwrap_or_default();
+            return Err(met.to_vec());
+        }
+        if let Some(remote) = remote
+            && remote.grant(Path::Verbs, theirs).is_none()
+        {
+            return Err(vec![
+                Obstacle::blocks(
+                    Code::RegistrationRefused,
+                    format!("the peer's memory is not registered with its {theirs}"),
+                )
+                .seen("descriptor", format!("no key of {theirs}"))
+                .fixed_by(Fix::by_hand(
+                    "The peer knows why: ask its region for its obstacles.",
+                )),
+            ]);
+        }
+        Ok(())
+    }
+
+    fn route(&self, _: Verb, from: Place, to: Place) -> Route {
+        let nic = &self.ends.nic;
+        let bits = nic.context.rate(nic.port.number).filter(|_| !nic.software);
+        let cable = Cable {
+            ours: &nic.name,
+            theirs: &self.ends.peer_nic,
+            fabric: self.ends.fabric,
+            rate: bits.map(|bits| bits / 8.0),
+            software: nic.software,
+        };
+        hops::route(&cable, from, to)
+    }
+
     fn limits(&self) -> Limits {
         self.limits
     }

@@ -1,6 +1,7 @@
 //! The provider against NICs that exist only in this process: the production code from the seam
 //! down to the table of functions.
 
+use std::net::SocketAddr;
 use std::sync::{Condvar, Mutex};
 use std::time::{Duration, Instant};
 
@@ -13,7 +14,8 @@ use super::super::gate::Gate;
 use super::super::identity::{Capability, Incarnation};
 use super::super::memory::Buffer;
 use super::super::provider::{
-    Events, FlightId, Imm, Link, Local, Op, OpError, OpId, Posted, RailId, Refusal, Segment, Verb,
+    Events, FlightId, Imm, Joining, Link, Local, Op, OpError, OpId, Posted, RailId, Refusal,
+    Segment, Verb,
 };
 use super::super::region::{RegionCore, Registered as Known, Registrations};
 use super::*;
@@ -61,12 +63,28 @@ impl Events for Heard {
         });
     }
 
-    fn arrived(&self, imm: Imm, _: Option<FlightId>) {
+    fn arrived(&self, imm: Imm, _: Option<FlightId>) -> bool {
         self.note(Said::Arrived(imm.0));
+        true
     }
 
     fn down(&self, _: RailId, why: String) {
         self.note(Said::Down(why));
+    }
+}
+
+/// Verbs do not care where the control connection is.
+const MEETING: Meeting = Meeting {
+    address: SocketAddr::new(std::net::IpAddr::V4(std::net::Ipv4Addr::LOCALHOST), 1),
+};
+
+fn joining(rail: u32, heard: &Arc<Heard>) -> Joining {
+    let events: Arc<dyn Events> = Arc::clone(heard) as _;
+    Joining {
+        peer: Incarnation::from_bytes([7; 16]),
+        rail: RailId(rail),
+        events: Arc::downgrade(&events),
+        deadline: Instant::now() + Duration::from_secs(5),
     }
 }
 
@@ -143,16 +161,19 @@ struct Joined {
 fn joined(name: &str, settings: &VerbsSettings) -> Joined {
     let dialer = Side::new(&format!("{name}_dialer"), settings.clone());
     let acceptor = Side::new(&format!("{name}_acceptor"), settings.clone());
-    let ours = dialer.nic.endpoint(Role::Dialer).expect("an endpoint");
-    let theirs = acceptor.nic.endpoint(Role::Acceptor).expect("an endpoint");
+    let ours = dialer
+        .nic
+        .endpoint(Role::Dialer, &MEETING)
+        .expect("an endpoint");
+    let theirs = acceptor
+        .nic
+        .endpoint(Role::Acceptor, &MEETING)
+        .expect("an endpoint");
     let (hello, answer) = (ours.hello(), theirs.hello());
     let (heard, heard_there) = (Arc::new(Heard::default()), Arc::new(Heard::default()));
-    let deadline = Instant::now() + Duration::from_secs(5);
-    let out = ours
-        .join(&answer, RailId(1), Arc::clone(&heard) as _, deadline)
-        .expect("joined");
+    let out = ours.join(&answer, joining(1, &heard)).expect("joined");
     let back = theirs
-        .join(&hello, RailId(2), Arc::clone(&heard_there) as _, deadline)
+        .join(&hello, joining(2, &heard_there))
         .expect("joined");
     Joined {
         dialer,
@@ -437,7 +458,11 @@ fn given_no_address_on_the_interface_asked_for_the_obstacle_names_it() {
         ..VerbsSettings::default()
     };
     let side = Side::new("no_vlan", settings);
-    let refused = side.nic.endpoint(Role::Dialer).err().expect("no address");
+    let refused = side
+        .nic
+        .endpoint(Role::Dialer, &MEETING)
+        .err()
+        .expect("no address");
     let shows = &refused.evidence[0].shows;
     assert!(
         shows.contains("no_vlan port 1") && shows.contains("eth0.7"),
@@ -448,23 +473,23 @@ fn given_no_address_on_the_interface_asked_for_the_obstacle_names_it() {
 #[test]
 fn two_links_of_one_port_are_served_by_one_thread_and_end_on_their_own() {
     let j = joined("two", &VerbsSettings::default());
-    let second = j.dialer.nic.endpoint(Role::Dialer).expect("an endpoint");
+    let second = j
+        .dialer
+        .nic
+        .endpoint(Role::Dialer, &MEETING)
+        .expect("an endpoint");
     let third = Side::new("two_third", VerbsSettings::default());
-    let theirs = third.nic.endpoint(Role::Acceptor).expect("an endpoint");
+    let theirs = third
+        .nic
+        .endpoint(Role::Acceptor, &MEETING)
+        .expect("an endpoint");
     let heard = Arc::new(Heard::default());
-    let deadline = Instant::now() + Duration::from_secs(5);
     let hello = second.hello();
     let other = second
-        .join(
-            &theirs.hello(),
-            RailId(3),
-            Arc::clone(&heard) as _,
-            deadline,
-        )
+        .join(&theirs.hello(), joining(3, &heard))
         .expect("joined");
-    let _back = theirs
-        .join(&hello, RailId(4), Arc::new(Heard::default()), deadline)
-        .expect("joined");
+    let unheard = Arc::new(Heard::default());
+    let _back = theirs.join(&hello, joining(4, &unheard)).expect("joined");
     j.out.close();
     drop(j.out);
     let (from, to) = (j.dialer.region(&pattern(300)), third.region(&[0; 300]));
