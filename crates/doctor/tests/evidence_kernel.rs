@@ -206,6 +206,12 @@ fn given_launch_commands_then_which_ranks_get_a_variable_is_known() {
         )]
     );
     assert_eq!(
+        variables(
+            "        env:\n        - name: NCCL_IB_DISABLE\n          value: \"1\"\n        - name: OTHER\n          value: x\n"
+        ),
+        [("NCCL_IB_DISABLE".into(), some("1"), VariableOrigin::Launch)]
+    );
+    assert_eq!(
         variables("NCCL_DEBUG=INFO NCCL_P2P_DISABLE=1 python train.py\n"),
         [
             ("NCCL_DEBUG".into(), some("INFO"), VariableOrigin::Command),

@@ -259,7 +259,7 @@ const TELLERS: &[Teller] = &[
         begin: begin::<MooncakeReader>,
     },
     Teller {
-        words: &["="],
+        words: &["=", "name: "],
         begin: begin::<EnvironmentReader>,
     },
 ];

@@ -196,6 +196,12 @@ fn modules() -> Vec<Example> {
             },
             || report(LOADED, NVME_YES, "", ""),
         ),
+        example(
+            "G2",
+            Broken,
+            || cufile("ERROR  cufio-fs:199 NVMe driver not registered with nvidia-fs!!!"),
+            || cufile("ERROR  cufio-fs:88 error overlayfs not supported by GDS"),
+        ),
         // Compat mode decides whether cuFile goes on without the module.
         example(
             "G1",

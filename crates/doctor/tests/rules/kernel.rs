@@ -183,7 +183,8 @@ fn links_and_memory() -> Vec<Example> {
             },
         ),
         example("K7", Fault, || paste(SLOW_NIC), || paste(VIRTUAL_NIC)),
-        example("K7", Note, || paste(RESTING_GPU), || paste(WORKING_GPU)),
+        example("K7", Note, || paste(RESTING_GPU), || paste(VIRTUAL_NIC)),
+        example("K7", Note, || paste(WORKING_GPU), || paste(VIRTUAL_NIC)),
         example(
             "K7",
             Fault,

@@ -52,6 +52,9 @@ const RELEVANT_NAMES: [&str; 8] = [
     "NPROC_PER_NODE",
 ];
 
+/// What may stand around a value.
+const QUOTES: [char; 2] = ['"', '\''];
+
 /// Programs that start ranks.
 const LAUNCHERS: [&str; 6] = [
     "mpirun",
@@ -66,6 +69,8 @@ const LAUNCHERS: [&str; 6] = [
 pub(crate) struct EnvironmentReader {
     found: Environment,
     begun: bool,
+    /// The name that a container's specification gave, until its value comes.
+    named: Option<String>,
 }
 
 impl Reader for EnvironmentReader {
@@ -77,6 +82,9 @@ impl Reader for EnvironmentReader {
             self.begun = true;
             self.keep(variable.0, Some(variable.1), origin, line);
             return Verdict::Taken;
+        }
+        if let Some(verdict) = self.specified(line) {
+            return verdict;
         }
         let variables = command(line.text);
         if variables.is_empty() {
@@ -96,6 +104,23 @@ impl Reader for EnvironmentReader {
 }
 
 impl EnvironmentReader {
+    /// `- name: NCCL_DEBUG` and `value: INFO` of a container's specification.
+    fn specified(&mut self, line: &Line<'_>) -> Option<Verdict> {
+        let text = line.trimmed().trim_start_matches("- ").trim_start();
+        if let Some(name) = text.strip_prefix("name: ") {
+            let name = name.trim().trim_matches(QUOTES);
+            (is_name(name) && (self.begun || is_relevant(name))).then_some(())?;
+            self.begun = true;
+            self.named = Some(name.to_owned());
+            return Some(Verdict::Taken);
+        }
+        let value = text.strip_prefix("value: ")?;
+        let name = self.named.take()?;
+        let value = value.trim().trim_matches(QUOTES);
+        self.keep(&name, Some(value), VariableOrigin::Launch, line);
+        Some(Verdict::Taken)
+    }
+
     fn keep(&mut self, name: &str, value: Option<&str>, origin: VariableOrigin, line: &Line<'_>) {
         if !is_relevant(name) || self.found.variables.len() >= MAX_VARIABLES {
             self.found.others += 1;

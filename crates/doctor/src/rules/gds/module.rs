@@ -6,7 +6,9 @@ use crate::case::{Case, Machine};
 use crate::evidence::gdscheck::{GdsCheck, Support};
 use crate::facts::host::{has_nvidia_gpu, kernel_at_least};
 use crate::facts::settings::is_on;
-use crate::facts::storage::{NVME_HOOKS, kernel_p2pdma, nvidia_fs_loaded, p2pdma_configured};
+use crate::facts::storage::{
+    NVME_HOOKS, fell_back, kernel_p2pdma, nvidia_fs_loaded, p2pdma_configured,
+};
 use crate::finding::{Finding, Quote};
 use crate::rule::{Family, Page, Rule};
 use crate::verdict::{PairKind, Verdict};
@@ -132,7 +134,7 @@ pub(super) const NVME_NOT_PATCHED: Rule = Rule {
     summary: "the NVMe driver cannot work with nvidia-fs",
     page: Page {
         condition: "nvidia-fs is loaded, and the NVMe driver has no hook for it.",
-        detection: "`NVMe : Unsupported` in gdscheck while no other storage driver is supported; no nvme_v1_register_nvfs_dma_ops among the kernel's symbols.",
+        detection: "`NVMe : Unsupported` in gdscheck while no other storage driver is supported; no nvme_v1_register_nvfs_dma_ops among the kernel's symbols; `not registered with nvidia-fs` in cuFile's log.",
         consequence: "Files on NVMe drives go through host memory.",
         fix: "An NVMe driver with GDS: the RDMA stack installed --with-nvmf --enable-gds, mlnx-nvme-dkms, or the P2PDMA mode of recent kernels; then rebuild the initramfs, which holds the old driver.",
         source: "NVIDIA/network-operator issue 1829; GPUDirect Storage installation guide",
@@ -163,6 +165,26 @@ fn nvme_not_patched(rule: &Rule, case: &Case) -> Vec<Finding> {
                     .doubting("With compat mode switched off, reads fail instead of going through host memory."),
             ));
         }
+    }
+    for log in case.cufile_logs() {
+        let said = log
+            .messages
+            .iter()
+            .find(|m| m.what.text.contains("not registered with nvidia-fs"));
+        let Some(said) = said else { continue };
+        let finding = match fell_back(log) {
+            Some(posix) => rule
+                .fault("The storage driver is not registered with nvidia-fs: cuFile copies through host memory")
+                .quoting(&said.first)
+                .quoting(&posix.first)
+                .implying(PairKind::GpuFileSystem, Verdict::Staged),
+            None => rule
+                .broken("The storage driver is not registered with nvidia-fs, and the log shows no fallback: cuFile refuses the file")
+                .quoting(&said.first)
+                .implying(PairKind::GpuFileSystem, Verdict::Broken)
+                .doubting("A clipped log may lack the line that says that compat mode took over."),
+        };
+        findings.push(fixed(finding));
     }
     for machine in &case.machines {
         let unhooked = NVME_HOOKS.iter().all(|hook| machine.lacks(hook));

@@ -10,6 +10,7 @@ use crate::evidence::lspci::{Lspci, PciFunction, PciLink};
 use crate::facts::site::{is_gpu, is_nic};
 use crate::finding::{Finding, Quote};
 use crate::rule::{Family, Page, Rule};
+use crate::rules::nccl::list;
 use crate::verdict::{PairKind, Verdict};
 
 pub(super) const DEGRADED: Rule = Rule {
@@ -124,9 +125,10 @@ enum Link {
     Slow(Cost),
 }
 
-fn in_list(rule: &Rule, list: &Lspci) -> Vec<Finding> {
+fn in_list(rule: &Rule, found: &Lspci) -> Vec<Finding> {
     let mut findings = Vec::new();
-    for function in &list.functions {
+    let mut fine = Vec::new();
+    for function in &found.functions {
         let device = is_gpu(&function.name)
             || is_nic(&function.name)
             || function.class.contains("Non-Volatile");
@@ -138,6 +140,10 @@ fn in_list(rule: &Rule, list: &Lspci) -> Vec<Finding> {
             continue;
         };
         match judged(function, now.value, max.value) {
+            // A virtual function shows no link of its own.
+            Link::Fine if now.value == max.value => {
+                fine.push((function.address.to_string(), &now.cite));
+            }
             Link::Fine => {}
             Link::Resting => findings.push(
                 rule.note(format!(
@@ -169,6 +175,15 @@ fn in_list(rule: &Rule, list: &Lspci) -> Vec<Finding> {
                 );
             }
         }
+    }
+    if findings.is_empty() && !fine.is_empty() {
+        findings.push(
+            rule.note(format!(
+                "The links of {} run at their best",
+                list(fine.iter().map(|(address, _)| address.as_str()))
+            ))
+            .quoting_all(fine.iter().map(|(_, cite)| *cite)),
+        );
     }
     findings
 }

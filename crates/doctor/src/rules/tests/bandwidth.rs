@@ -20,7 +20,7 @@ pub(super) const LINE_RATE: Rule = Rule {
     summary: "bus bandwidth against the line rate of the NICs and NVLinks in use",
     page: Page {
         condition: "A run's bus bandwidth stays well below what carries it.",
-        detection: "The best bus bandwidth of any size, against the summed rate of the NICs that the log's channels use on a node (several nodes), or against the NVLinks of the GPU model (one node). Below 70 % it is reported as slow, below 70 % of NVLink as worth a look. Without the NICs in use there is no line rate, and no verdict.",
+        detection: "The best bus bandwidth of any size, against the summed rate of the NICs that the log's channels use on a node (several nodes), or against the NVLinks of the GPU model (one node). Below 70 % it is reported as slow, below 60 % of NVLink or xGMI as worth a look. Without the NICs in use there is no line rate, and no verdict.",
         consequence: "Something on the way caps it: a staged path, a slow rail, a far NIC.",
         fix: "Look at the channels and at the layout first.",
         source: "nccl-tests doc/PERFORMANCE.md; NVIDIA and AMD data sheets for link rates",
@@ -31,6 +31,8 @@ pub(super) const LINE_RATE: Rule = Rule {
 
 /// Below this part of the line rate a result is called slow.
 const SLOW: f64 = 0.7;
+/// The same for links between GPUs: a ring over xGMI fills about 70 % of them, one over NVLink 80 %.
+const SLOW_LINKS: f64 = 0.6;
 
 fn line_rate(rule: &Rule, case: &Case) -> Vec<Finding> {
     case.tests()
@@ -68,7 +70,7 @@ fn one_node(rule: &Rule, run: &Measured<'_>) -> Option<Finding> {
     let largest = run.run.rows.iter().map(|r| r.value.size.0).max()?;
     // Small operations never fill the links.
     const FILLS: u64 = 256 << 20;
-    if part >= SLOW || largest < FILLS {
+    if part >= SLOW_LINKS || largest < FILLS {
         return Some(rule.note(title).quoting(run.peak_cite));
     }
     Some(
