@@ -370,6 +370,28 @@ fn given_a_snapshot_longer_than_a_paste_may_be_a_file_is_read_and_a_stream_refus
 }
 
 #[test]
+fn given_much_to_tell_the_summary_still_fits_one_screen() {
+    let snapshot = machines::pcie_box().snapshot().to_json();
+    let folder = folder(&[
+        ("nccl.log", STAGED_LOG),
+        ("topo.txt", FAR_MATRIX),
+        ("gds.txt", GDSCHECK),
+        ("node.json", snapshot.as_str()),
+        ("mail.txt", "nothing that is known\n"),
+    ]);
+    for files in [
+        &["nccl.log"][..],
+        &["mail.txt"],
+        &["node.json"],
+        &["nccl.log", "topo.txt", "gds.txt", "node.json", "mail.txt"],
+    ] {
+        let output = explain(folder.path(), files);
+        let lines = text(&output.stdout).lines().count();
+        assert!(lines <= 24, "{files:?}: {lines} lines");
+    }
+}
+
+#[test]
 fn given_each_verdict_the_exit_status_tells_it() {
     let folder = folder(&[
         ("direct", direct_log().as_str()),

@@ -83,9 +83,9 @@ impl Extent {
             |e| (e.quotes, e.unseen) = (1, 1),
             |e| (e.obstacles, e.slots) = (0, 5),
             |e| e.steps = 1,
-            |e| (e.why, e.further) = (1, 2),
-            |e| e.missing = 0,
+            |e| (e.missing, e.further) = (0, 2),
             |e| (e.top, e.further, e.slots) = (0, 3, 3),
+            |e| e.why = 1,
         ];
         let mut extent = Self::MOST;
         steps.into_iter().map(move |step| {

@@ -22,9 +22,9 @@ impl Progress {
 
     /// A bar on standard error.
     pub fn visible() -> Self {
-        let bar = ProgressBar::with_draw_target(None, ProgressDrawTarget::stderr());
-        bar.enable_steady_tick(REDRAW);
-        Self { bar }
+        Self {
+            bar: ProgressBar::with_draw_target(None, ProgressDrawTarget::stderr()),
+        }
     }
 
     /// Starts a piece of work of `total` bytes.
@@ -35,6 +35,8 @@ impl Progress {
             self.bar.set_style(style.progress_chars("=> "));
         }
         self.bar.reset();
+        // Only now: a bar that ticks is drawn, and most work is over before anybody could read one.
+        self.bar.enable_steady_tick(REDRAW);
         self.bar.set_length(total);
         self.bar
             .set_message(super::text::harmless(what).into_owned());

@@ -110,7 +110,10 @@ fn of_stats(stats: &NvidiaFsStats) -> Option<PairVerdict> {
         ),
         (ok, 0) => (
             Verdict::Direct,
-            format!("nvidia-fs mapped GPU memory {ok} times without an error"),
+            match ok {
+                1 => "nvidia-fs mapped GPU memory once, without an error".to_owned(),
+                _ => format!("nvidia-fs mapped GPU memory {ok} times without an error"),
+            },
         ),
         (ok, errors) => (
             Verdict::InsufficientEvidence,
