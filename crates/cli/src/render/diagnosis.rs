@@ -75,7 +75,7 @@ impl Extent {
 
     /// What is told on one screen, the most first.
     fn shrinking() -> impl Iterator<Item = Self> {
-        let steps: [fn(&mut Self); 10] = [
+        let steps: [fn(&mut Self); 11] = [
             |_| {},
             |e| e.top = 1,
             |e| e.further = 3,
@@ -84,7 +84,8 @@ impl Extent {
             |e| (e.obstacles, e.slots) = (0, 5),
             |e| e.steps = 1,
             |e| (e.missing, e.further) = (0, 2),
-            |e| (e.top, e.further, e.slots) = (0, 3, 3),
+            |e| e.slots = 3,
+            |e| (e.top, e.further) = (0, 3),
             |e| e.why = 1,
         ];
         let mut extent = Self::MOST;
