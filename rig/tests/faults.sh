@@ -62,7 +62,7 @@ before=$(sectors_read)
 begin standin-unbound --to "$peer" --policy require --verify
 under_way standin-unbound
 echo "$address" >/sys/bus/pci/drivers/crowfly_standin/unbind
-ended standin-unbound read-failed
+ended standin-unbound memory-gone
 
 begin no-standin --to "$peer"
 ended no-standin no-peer-memory
@@ -72,7 +72,7 @@ before=$(sectors_read)
 begin module-unloaded --to "$peer" --policy prefer --verify
 under_way module-unloaded
 rmmod crowfly_standin
-ended module-unloaded read-failed
+ended module-unloaded memory-gone
 insmod "$RIG_STANDIN"
 
 # A machine that promises no more memory than it has, and has less than the file.
