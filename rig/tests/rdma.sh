@@ -75,8 +75,9 @@ for loss in 1 10; do
 done
 
 # Seven retries are for ever on soft-RoCE: the deadline ends it. Six end by themselves.
-stalls cut-for-ever cut_link west -- --deadline 2
-restore_link west
+hole() { for side in west east; do impair $side loss 100%; done; }
+stalls hole-for-ever hole -- --deadline 2
+for side in west east; do repair $side; done
 stalls cut-six cut_link west -- --retries 6 --deadline 10
 restore_link west
 stalls killed strike killed-west KILL -- --retries 6 --deadline 10

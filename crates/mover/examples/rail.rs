@@ -1,0 +1,235 @@
+//! Two processes of a fabric that reach each other by one RDMA port each, as the rig's tests use
+//! them.
+//!
+//! ```text
+//! rail serve  DEVICE ADDRESS:PORT
+//! rail verify DEVICE ADDRESS:PORT BYTES     content, receipts and values are right
+//! rail gone   DEVICE ADDRESS:PORT           a region that the peer took back is refused
+//! rail stall  DEVICE ADDRESS:PORT SECONDS   writes go on until one fails, in time and with a code
+//! ```
+
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use crowfly_machine::verbs::{Patience, Verbs};
+use crowfly_mover::fabric::verbs::{VerbsNic, VerbsSettings};
+use crowfly_mover::fabric::{
+    Access, Buffer, Delivery, Fabric, Imm, Options, Peer, Region, RegionDescriptor, Settings,
+    SharedKey,
+};
+use crowfly_route::receipt::Path;
+
+/// Why a run failed, in words.
+type Failure = Box<dyn std::error::Error>;
+
+/// Bytes of the served region.
+const SERVED: usize = 4 << 20;
+/// How long what must work may take.
+const PATIENT: Options = Options::within(Duration::from_secs(60));
+/// The value that tells the server that bytes have come.
+const WRITTEN: Imm = Imm(7);
+
+fn fabric(device: &str, listen: &str) -> Result<Fabric, Failure> {
+    let context = Verbs::load()?.open(device)?;
+    let rdma = VerbsSettings {
+        patience: Patience {
+            // 67 ms: a lost packet costs little on a cable this short.
+            timeout: 14,
+            ..Patience::default()
+        },
+        ..VerbsSettings::default()
+    };
+    let nic = VerbsNic::open(&context, 1, rdma).map_err(|obstacle| obstacle.summary)?;
+    let nic: Arc<dyn crowfly_mover::fabric::provider::Provider> = Arc::new(nic);
+    let settings = Settings {
+        listen: listen.parse()?,
+        nics: vec![nic.nic().to_owned()],
+        shm: false,
+        providers: vec![nic],
+        ..Settings::new(SharedKey::derive("two hosts of the rig"))
+    };
+    Ok(Fabric::new(settings)?)
+}
+
+fn pattern(len: usize, seed: u64) -> Vec<u8> {
+    let byte = |at: usize| {
+        let x = (at as u64 ^ seed).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        (x >> 56) as u8
+    };
+    (0..len).map(byte).collect()
+}
+
+fn serve(device: &str, address: &str) -> Result<(), Failure> {
+    let fabric = fabric(device, address)?;
+    let peer = fabric.accept(Duration::from_secs(60))?;
+    let mut region = Some(fabric.register(Buffer::zeroed(SERVED, None)?, Access::READ_WRITE)?);
+    let written = fabric.counter(WRITTEN);
+    while let Ok(message) = peer.recv(Options::within(Duration::from_secs(90))).wait() {
+        let text = String::from_utf8(message)?;
+        let answer = match (text.split(' ').collect::<Vec<_>>().as_slice(), &region) {
+            (["describe"], Some(region)) => region.descriptor().to_string(),
+            (["check", len, seed], Some(region)) => {
+                written.wait(1, Duration::from_secs(60))?;
+                let mut bytes = vec![0; len.parse()?];
+                region.read_at(0, &mut bytes);
+                (bytes == pattern(bytes.len(), seed.parse()?)).to_string()
+            }
+            (["forget"], _) => {
+                region = None;
+                "forgotten".into()
+            }
+            _ => format!("unknown request {text}"),
+        };
+        peer.send(answer.as_bytes(), PATIENT).wait()?;
+    }
+    Ok(())
+}
+
+fn ask(peer: &Peer, what: &str) -> Result<String, Failure> {
+    peer.send(what.as_bytes(), PATIENT).wait()?;
+    Ok(String::from_utf8(peer.recv(PATIENT).wait()?)?)
+}
+
+/// All bytes went by RDMA, and the receipt says by which port.
+fn by_rdma(delivery: &Delivery, nic: &str, bytes: usize) -> Result<(), Failure> {
+    let receipt = &delivery.receipt;
+    let shares: Vec<_> = receipt.shares.iter().map(|s| (s.path, s.bytes.0)).collect();
+    let nics: Vec<_> = delivery
+        .nics
+        .iter()
+        .map(|n| (n.nic.as_str(), n.bytes.0))
+        .collect();
+    let whole = receipt.is_whole() && shares == [(Path::Verbs, bytes as u64)];
+    if whole && nics == [(nic, bytes as u64)] {
+        return Ok(());
+    }
+    Err(format!("the receipt says {shares:?} by {nics:?}").into())
+}
+
+struct East {
+    fabric: Fabric,
+    peer: Peer,
+    remote: RegionDescriptor,
+    nic: String,
+}
+
+impl East {
+    fn new(device: &str, address: &str) -> Result<Self, Failure> {
+        let fabric = fabric(device, "127.0.0.1:0")?;
+        let peer = fabric.connect(address, PATIENT)?;
+        let remote = ask(&peer, "describe")?.parse()?;
+        Ok(Self {
+            fabric,
+            peer,
+            remote,
+            nic: format!("{device}:1"),
+        })
+    }
+
+    fn source(&self, len: usize, seed: u64) -> Result<Region, Failure> {
+        let buffer = Buffer::copy_of(&pattern(len, seed))?;
+        Ok(self.fabric.register(buffer, Access::LOCAL)?)
+    }
+
+    fn verify(&self, len: usize) -> Result<(), Failure> {
+        let started = Instant::now();
+        let to = self.remote.slice(0..len as u64)?;
+        let source = self.source(len, 1)?;
+        let written = self
+            .peer
+            .write_imm(&source.whole(), &to, WRITTEN, PATIENT)
+            .wait()?;
+        by_rdma(&written, &self.nic, len)?;
+        let answer = ask(&self.peer, &format!("check {len} 1"))?;
+        if answer != "true" {
+            return Err(format!("what was written is wrong: {answer}").into());
+        }
+        let target = self.source(len, 2)?;
+        let read = self.peer.read(&target.whole(), &to, PATIENT).wait()?;
+        by_rdma(&read, &self.nic, len)?;
+        let mut bytes = vec![0; len];
+        target.read_at(0, &mut bytes);
+        if bytes != pattern(len, 1) {
+            return Err("what was read back is wrong".into());
+        }
+        let receipt = &written.receipt;
+        println!(
+            "{len} bytes written and read back in {:?}: {} by {}, class {}, retries {}",
+            started.elapsed(),
+            receipt.shares[0].path,
+            written.nics[0].nic,
+            receipt.shares[0].class.as_str(),
+            receipt.retries + read.receipt.retries,
+        );
+        Ok(())
+    }
+
+    fn gone(&self) -> Result<(), Failure> {
+        let source = self.source(4096, 1)?;
+        ask(&self.peer, "forget")?;
+        let to = self.remote.slice(0..4096)?;
+        match self.peer.write(&source.whole(), &to, PATIENT).wait() {
+            Err(error) if error.code() == "no-such-region" => {
+                println!("{error}");
+                Ok(())
+            }
+            other => Err(format!("{other:?}").into()),
+        }
+    }
+
+    fn stall(&self, allowed: Duration) -> Result<(), Failure> {
+        let source = self.source(1 << 20, 1)?;
+        let to = self.remote.slice(0..1 << 20)?;
+        println!("writing");
+        for count in 0u64.. {
+            let started = Instant::now();
+            let ended = self
+                .peer
+                .write(&source.whole(), &to, Options::within(allowed))
+                .wait();
+            let Err(error) = ended else { continue };
+            let took = started.elapsed();
+            // The memory is the caller's again once the transfer has ended.
+            let back = source.deregister();
+            println!(
+                "{count} writes, then {} after {took:?}: {error}",
+                error.code()
+            );
+            return match (error.code(), back) {
+                ("peer-lost" | "deadline-exceeded", Ok(_))
+                    if took < allowed + Duration::from_secs(4) =>
+                {
+                    Ok(())
+                }
+                (_, back) => Err(format!("too late, or still held: {back:?}").into()),
+            };
+        }
+        Ok(())
+    }
+}
+
+fn run() -> Result<(), Failure> {
+    let words: Vec<String> = std::env::args().skip(1).collect();
+    let words: Vec<&str> = words.iter().map(String::as_str).collect();
+    match words.as_slice() {
+        ["serve", device, address] => serve(device, address),
+        ["verify", device, address, bytes] => East::new(device, address)?.verify(bytes.parse()?),
+        ["gone", device, address] => East::new(device, address)?.gone(),
+        ["stall", device, address, seconds] => {
+            let allowed = Duration::from_secs(seconds.parse()?);
+            East::new(device, address)?.stall(allowed)
+        }
+        _ => Err("rail MODE DEVICE ADDRESS:PORT [VALUE]".into()),
+    }
+}
+
+fn main() -> ExitCode {
+    match run() {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(failure) => {
+            eprintln!("rail: {failure}");
+            ExitCode::FAILURE
+        }
+    }
+}
