@@ -10,6 +10,9 @@ const MIB: usize = 1 << 20;
 const TOTAL: usize = 512 * MIB;
 const PIECE: usize = 256 << 10;
 
+/// Writes the line of this number.
+type Write = fn(usize, &mut String);
+
 /// A job of 1,024 ranks whose channels are set up again and again.
 fn channels(number: usize, text: &mut String) {
     let (rank, channel) = (number % 1024, number / 1024 % 32);
@@ -46,7 +49,7 @@ fn kernel(number: usize, text: &mut String) {
 }
 
 fn main() {
-    let texts: [(&str, fn(usize, &mut String)); 3] = [
+    let texts: [(&str, Write); 3] = [
         ("channels", channels),
         ("other text", training),
         ("kernel messages", kernel),

@@ -48,7 +48,7 @@ pub(crate) fn few_nics(case: &Case) -> Option<FewNics<'_>> {
             .iter()
             .any(|d| Some(&d.value.host) != t.devices.first().map(|f| &f.value.host))
     }) || case.nccl_logs().any(|log| span(log) == Span::ManyNodes);
-    (names.len() * 2 <= gpus && many_hosts).then(|| FewNics {
+    (names.len() * 2 <= gpus && many_hosts).then_some(FewNics {
         nics: names.len(),
         setting,
         gpus,
