@@ -15,6 +15,7 @@ pub mod explain;
 pub mod load;
 mod man;
 pub mod map;
+pub mod plan;
 pub mod race;
 pub mod route;
 mod transfer;
@@ -34,6 +35,8 @@ pub enum Command {
     Explain(explain::ExplainArgs),
     /// Load a checkpoint or a file, and print the receipt
     Load(load::LoadArgs),
+    /// Plan a cluster: whether the straight way matters, what it costs, what to buy
+    Plan(Box<plan::PlanArgs>),
     /// Record what this machine shows, redacted, to look at elsewhere or to send to someone
     Capture(capture::CaptureArgs),
     /// Print the completion script for a shell
@@ -52,6 +55,7 @@ impl Command {
             Self::Doctor(args) => doctor::run(&args, out),
             Self::Explain(args) => explain::run(&args, out),
             Self::Load(args) => load::run(&args, out),
+            Self::Plan(args) => plan::run(&args, out),
             Self::Capture(args) => capture::run(&args, out),
             Self::Completions(args) => completions::run(&args, out),
             Self::Man(args) => man::run(&args, out),

@@ -84,6 +84,11 @@ impl Output {
         self.verbose
     }
 
+    /// Whether results are JSON documents.
+    pub const fn is_json(&self) -> bool {
+        self.json
+    }
+
     /// [`columns`].
     pub fn columns(&self) -> usize {
         columns()

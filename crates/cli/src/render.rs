@@ -15,6 +15,7 @@ pub mod map_matrix;
 pub mod map_svg;
 pub mod map_tree;
 pub mod obstacle;
+pub mod plan;
 pub mod progress;
 pub mod race;
 pub mod race_picture;

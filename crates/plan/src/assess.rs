@@ -33,7 +33,7 @@ pub enum Matters {
     No,
     /// These servers have no direct path between GPU memory and network.
     NoDirectPath,
-    /// Neither host memory nor the link to it is known, so nobody can say.
+    /// Host memory is not known, and what is known does not cap staging, so nobody can say.
     Unknown,
 }
 
@@ -212,7 +212,11 @@ fn matters(cluster: &Cluster, step: &Steps, exchange: &Exchange) -> Matters {
     };
     let line = cluster.server.nic_rate.rate;
     if staged.range.slow.per_nic >= line {
-        return Matters::No;
+        // As far as is known nothing is slower than the line; host memory may be.
+        return match cluster.server.memory {
+            Some(_) => Matters::No,
+            None => Matters::Unknown,
+        };
     }
     match step.least_growth() {
         Some(growth) if growth > FELT_SHARE => Matters::Yes,

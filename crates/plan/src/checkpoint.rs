@@ -71,7 +71,7 @@ impl Storage {
             provenance: given(),
         };
         Ok(Self {
-            name: "given".into(),
+            name: format!("storage of {gbs} GB/s"),
             class: StorageClass::Parallel,
             direct: StorageDirect::NotDocumented,
             read: rate.clone(),

@@ -10,7 +10,8 @@
 //! 5. [`step`], [`assess`]: a training step, and whether the straight way matters for it;
 //! 6. [`checkpoint`], [`loading`], [`fabric`]: storage, data, and what to buy;
 //! 7. [`observed`]: servers from snapshots, rates from receipts;
-//! 8. [`validate`], [`claims`]: published measurements beside predictions, and claims that are wrong.
+//! 8. [`sim`]: the flows of a whole fabric;
+//! 9. [`validate`], [`claims`]: published measurements beside predictions, and claims that are wrong.
 #![forbid(unsafe_code)]
 
 pub mod article;
@@ -25,6 +26,7 @@ pub mod fabric;
 pub mod figure;
 pub mod loading;
 pub mod observed;
+pub mod sim;
 pub mod step;
 pub mod validate;
 pub mod workload;

@@ -8,6 +8,8 @@ use crowfly_mover::checkpoint::CheckpointError;
 use crowfly_mover::checkpoint::header::HeaderReadError;
 use crowfly_mover::checkpoint::seeded::{SeededError, WriteError};
 use crowfly_mover::checkpoint::select::SelectError;
+use crowfly_plan::PlanError;
+use crowfly_plan::catalog::CatalogError;
 use crowfly_route::place::BadPlace;
 use crowfly_route::search::SearchError;
 use crowfly_route::snapshot::SnapshotError;
@@ -89,6 +91,20 @@ impl From<CheckpointError> for Failure {
         };
         let failure = Self::new(error.code(), exit, sentence(&error));
         failure.maybe_hint(error.hint())
+    }
+}
+
+impl From<PlanError> for Failure {
+    fn from(error: PlanError) -> Self {
+        let failure = Self::new(error.code(), Exit::Usage, error.to_string());
+        failure.maybe_hint(error.hint().as_deref())
+    }
+}
+
+impl From<CatalogError> for Failure {
+    fn from(error: CatalogError) -> Self {
+        let failure = Self::new(error.code(), Exit::BadData, error.to_string());
+        failure.maybe_hint(error.hint().as_deref())
     }
 }
 

@@ -1,0 +1,164 @@
+//! What the planner knows, how right it is, and which claims are wrong.
+
+use clap::{Args, ValueEnum};
+use crowfly_plan::catalog::{Catalog, Kind, Listed};
+use crowfly_plan::claims::{CLAIMS, Claim};
+use crowfly_plan::validate::Validation;
+use serde::Serialize;
+
+use super::Export;
+use super::scenario::CatalogFiles;
+use crate::failure::{Exit, Failure};
+use crate::output::Output;
+use crate::render::plan as render;
+
+const CATALOG_SCHEMA: &str = "crowfly.plan.catalog/1";
+const VALIDATE_SCHEMA: &str = "crowfly.plan.validate/1";
+const CLAIMS_SCHEMA: &str = "crowfly.plan.claims/1";
+
+/// Arguments of `crowfly plan catalog`.
+#[derive(Args, Debug)]
+pub struct CatalogArgs {
+    /// Entries of one kind alone
+    #[arg(long, value_enum, value_name = "KIND")]
+    kind: Option<KindArg>,
+    /// Entries that contain this text
+    #[arg(long, value_name = "TEXT")]
+    filter: Option<String>,
+    /// Show where each entry is from
+    #[arg(long)]
+    sources: bool,
+    #[command(flatten)]
+    catalog: CatalogFiles,
+    #[command(flatten)]
+    export: Export,
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum KindArg {
+    Gpu,
+    Memory,
+    Server,
+    Nic,
+    Switch,
+    Pcie,
+    Storage,
+    Fabric,
+    Model,
+    Price,
+    Reliability,
+}
+
+impl KindArg {
+    const fn kind(self) -> Kind {
+        match self {
+            Self::Gpu => Kind::Gpu,
+            Self::Memory => Kind::Memory,
+            Self::Server => Kind::Server,
+            Self::Nic => Kind::Nic,
+            Self::Switch => Kind::Switch,
+            Self::Pcie => Kind::Pcie,
+            Self::Storage => Kind::Storage,
+            Self::Fabric => Kind::Fabric,
+            Self::Model => Kind::Model,
+            Self::Price => Kind::Price,
+            Self::Reliability => Kind::Reliability,
+        }
+    }
+}
+
+/// An entry with all its facts and its sources spelled out.
+#[derive(Serialize)]
+struct Shown<'a> {
+    #[serde(flatten)]
+    listed: Listed<'a>,
+    facts: serde_json::Value,
+    sources: Vec<&'a str>,
+}
+
+#[derive(Serialize)]
+struct Entries<'a> {
+    entries: Vec<Shown<'a>>,
+}
+
+/// Answers `crowfly plan catalog`.
+pub fn list(args: &CatalogArgs, out: &mut Output) -> Result<Exit, Failure> {
+    let catalog = args.catalog.read()?;
+    let listed = catalog.list(args.kind.map(KindArg::kind), args.filter.as_deref());
+    let sheet = render::catalog(&catalog, &listed, args.sources);
+    let shown = listed.into_iter().map(|listed| {
+        let sources = listed.basis.sources.iter().map(|key| catalog.source(key));
+        Shown {
+            facts: facts(&catalog, listed.kind, listed.id),
+            sources: sources.collect(),
+            listed,
+        }
+    });
+    let answer = Entries {
+        entries: shown.collect(),
+    };
+    args.export.write(CATALOG_SCHEMA, &answer, &sheet, out)
+}
+
+/// All facts of an entry.
+fn facts(catalog: &Catalog, kind: Kind, id: &str) -> serde_json::Value {
+    macro_rules! of {
+        ($shelf:ident) => {
+            catalog
+                .$shelf
+                .get(id)
+                .ok()
+                .and_then(|entry| serde_json::to_value(&entry.facts).ok())
+        };
+    }
+    let facts = match kind {
+        Kind::Gpu => of!(gpus),
+        Kind::Memory => of!(memory),
+        Kind::Server => of!(servers),
+        Kind::Nic => of!(nics),
+        Kind::Switch => of!(switches),
+        Kind::Pcie => of!(pcie),
+        Kind::Storage => of!(storage),
+        Kind::Fabric => of!(fabrics),
+        Kind::Model => of!(models),
+        Kind::Price => of!(prices),
+        Kind::Reliability => of!(reliability),
+    };
+    facts.unwrap_or_default()
+}
+
+/// Arguments of `crowfly plan validate`.
+#[derive(Args, Debug)]
+pub struct ValidateArgs {
+    #[command(flatten)]
+    catalog: CatalogFiles,
+    #[command(flatten)]
+    export: Export,
+}
+
+/// Answers `crowfly plan validate`.
+pub fn validate(args: &ValidateArgs, out: &mut Output) -> Result<Exit, Failure> {
+    let catalog = args.catalog.read()?;
+    let answer = Validation::of(&catalog)?;
+    let sheet = render::validation(&answer);
+    args.export.write(VALIDATE_SCHEMA, &answer, &sheet, out)
+}
+
+/// Arguments of `crowfly plan claims`.
+#[derive(Args, Debug)]
+pub struct ClaimsArgs {
+    #[command(flatten)]
+    export: Export,
+}
+
+#[derive(Serialize)]
+struct Claims {
+    claims: &'static [Claim],
+}
+
+/// Answers `crowfly plan claims`.
+pub fn claims(args: &ClaimsArgs, out: &mut Output) -> Result<Exit, Failure> {
+    let sheet = render::claims(&CLAIMS);
+    let answer = Claims { claims: &CLAIMS };
+    args.export.write(CLAIMS_SCHEMA, &answer, &sheet, out)
+}

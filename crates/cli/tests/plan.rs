@@ -1,0 +1,268 @@
+//! `crowfly plan` as its callers see it.
+
+use std::path::Path;
+use std::process::{Command, Output, Stdio};
+
+use crowfly_route::fixture::machines;
+use serde_json::Value;
+
+fn plan(arguments: &[&str]) -> Output {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_crowfly"));
+    command.arg("plan").args(arguments).stdin(Stdio::null());
+    for variable in ["NO_COLOR", "CLICOLOR", "CLICOLOR_FORCE"] {
+        command.env_remove(variable);
+    }
+    command.output().expect("the program starts")
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+/// What is printed for people; no line is longer than a screen.
+fn told(arguments: &[&str]) -> String {
+    let output = plan(arguments);
+    assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
+    let told = text(&output.stdout);
+    for line in told.lines() {
+        assert!(line.chars().count() <= 100, "{line}");
+    }
+    told
+}
+
+fn json(arguments: &[&str]) -> Value {
+    let all: Vec<&str> = arguments.iter().copied().chain(["--json"]).collect();
+    let output = plan(&all);
+    assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
+    serde_json::from_slice(&output.stdout).expect("one JSON document")
+}
+
+/// The code, the message and the hint of a refusal.
+fn refused(arguments: &[&str]) -> (String, String) {
+    let all: Vec<&str> = arguments.iter().copied().chain(["--json"]).collect();
+    let output = plan(&all);
+    let document: Value = serde_json::from_slice(&output.stdout).expect("one JSON document");
+    let error = &document["error"];
+    assert_eq!(output.status.code().map(i64::from), error["exit"].as_i64());
+    let said = |key: &str| error[key].as_str().unwrap_or_default().to_owned();
+    (
+        said("code"),
+        format!("{} {}", said("message"), said("hint")),
+    )
+}
+
+fn written(folder: &Path, name: &str, text: &str) -> String {
+    let path = folder.join(name);
+    std::fs::write(&path, text).expect("written");
+    path.to_string_lossy().into_owned()
+}
+
+#[test]
+fn asked_nothing_in_particular_the_answer_is_the_article_s_cluster_by_both_models() {
+    insta::assert_snapshot!(told(&[]));
+}
+
+#[test]
+fn a_sweep_shows_the_climb_to_the_plateau() {
+    insta::assert_snapshot!(told(&["--sweep", "servers=1..4096"]));
+}
+
+#[test]
+fn checkpoints_are_answered_for_each_class_of_storage() {
+    insta::assert_snapshot!(told(&["checkpoint"]));
+}
+
+#[test]
+fn an_interval_names_its_formulas() {
+    insta::assert_snapshot!(told(&[
+        "interval",
+        "--params",
+        "405B",
+        "--storage-gbs",
+        "2000"
+    ]));
+}
+
+#[test]
+fn a_fabric_is_a_bill_of_materials() {
+    insta::assert_snapshot!(told(&["fabric", "--servers", "512"]));
+}
+
+#[test]
+fn the_validation_names_every_point_and_its_signed_error() {
+    insta::assert_snapshot!(told(&["validate"]));
+}
+
+#[test]
+fn a_simulation_says_what_held_it_up() {
+    let arguments = ["simulate", "--servers", "64", "--checkpoint-gbs", "100"];
+    insta::assert_snapshot!(told(&arguments));
+}
+
+#[test]
+fn two_servers_are_compared_in_one_table() {
+    insta::assert_snapshot!(told(&["--compare", "dgx-h100:64", "dgx-b200:64"]));
+}
+
+#[test]
+fn every_question_has_a_document_with_a_schema_and_fits_the_screen() {
+    for (arguments, schema) in [
+        (&[][..], "crowfly.plan/1"),
+        (&["--sweep", "servers=2..4"], "crowfly.plan.sweep/1"),
+        (
+            &["--compare", "dgx-h100", "aws-p5"],
+            "crowfly.plan.compare/1",
+        ),
+        (&["checkpoint"], "crowfly.plan.checkpoint/1"),
+        (&["interval"], "crowfly.plan.interval/1"),
+        (&["loading", "--data", "video"], "crowfly.plan.loading/1"),
+        (&["storage", "--stall", "30"], "crowfly.plan.storage/1"),
+        (&["fabric"], "crowfly.plan.fabric/1"),
+        (&["shapes"], "crowfly.plan.shapes/1"),
+        (
+            &["collective", "--op", "all-to-all"],
+            "crowfly.plan.collective/1",
+        ),
+        (&["simulate"], "crowfly.plan.simulation/1"),
+        (&["catalog", "--sources"], "crowfly.plan.catalog/1"),
+        (&["validate"], "crowfly.plan.validate/1"),
+        (&["claims"], "crowfly.plan.claims/1"),
+    ] {
+        assert_eq!(json(arguments)["schema"], schema, "{arguments:?}");
+        told(arguments);
+    }
+}
+
+#[test]
+fn a_number_in_the_document_carries_unit_and_provenance() {
+    let direct = &json(&[])["article"]["direct"];
+    assert_eq!(direct["value"], 0.6125);
+    assert_eq!(direct["unit"], "s");
+    assert_eq!(direct["provenance"]["kind"], "computed");
+}
+
+#[test]
+fn impossible_inputs_are_refused_with_what_is_wrong_and_what_would_do() {
+    for (arguments, code, part) in [
+        (&["--servers", "0"][..], "plan-out-of-range", "servers = 0"),
+        (&["--servers", "-1"], "usage", "-1"),
+        (
+            &["--nic-gbps", "800"],
+            "plan-nic-faster-than-slot",
+            "63.015",
+        ),
+        (&["--nic-gbps", "-5"], "plan-not-positive", "-5"),
+        (&["--params", "-1B"], "plan-not-between", "parameters"),
+        (
+            &["--server", "dgx-h10"],
+            "plan-unknown-name",
+            "nearest: dgx-h100",
+        ),
+        (&["--model", "70"], "plan-unknown-name", "no model `70`"),
+        (&["--tensor", "3"], "plan-does-not-divide", "64 GPUs"),
+        (&["--oversubscription", "0"], "plan-not-between", "from 1"),
+        (&["--sweep", "servers=8..2"], "plan-impossible", "backwards"),
+        (&["--csv"], "usage", "--csv"),
+        (&["storage", "--stall", "-1"], "plan-not-positive", "stall"),
+        (
+            &["fabric", "--switch", "nope"],
+            "plan-unknown-name",
+            "switch `nope`",
+        ),
+        (
+            &["simulate", "--failed-links", "2"],
+            "plan-not-between",
+            "failed links",
+        ),
+    ] {
+        let (found, message) = refused(arguments);
+        assert_eq!(found, code, "{arguments:?}: {message}");
+        assert!(message.contains(part), "{arguments:?}: {message}");
+    }
+}
+
+#[test]
+fn given_a_snapshot_the_server_is_the_one_that_it_shows() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let snapshot = machines::dgx_h100().snapshot().to_json();
+    let file = written(folder.path(), "node.json", &snapshot);
+    let answer = json(&["--from-snapshot", &file, "--memory-gbs", "563.2"]);
+    assert_eq!(answer["cluster"]["server"]["gpu"], "h100-sxm");
+    assert_eq!(answer["article"]["direct"]["value"], 0.6125);
+    assert!(told(&["--from-snapshot", &file]).contains("--memory-gbs"));
+    let (code, _) = refused(&["--from-snapshot", "/no/such/file"]);
+    assert_eq!(code, "input-not-found");
+}
+
+#[test]
+fn given_receipts_measured_rates_take_the_place_of_assumed_ones() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let data = written(folder.path(), "data.bin", &"x".repeat(4 << 20));
+    let mut load = Command::new(env!("CARGO_BIN_EXE_crowfly"));
+    let output = load
+        .args(["load", "--json", &data])
+        .output()
+        .expect("the program starts");
+    let receipt = written(folder.path(), "load.json", &text(&output.stdout));
+    let answer = json(&[
+        "checkpoint",
+        "--storage-gbs",
+        "1000",
+        "--receipts",
+        &receipt,
+    ]);
+    let on = &answer["on"][0];
+    // What the machine's disk gives one server is far below a thousand GB/s for eight.
+    assert_eq!(on["limit"], "host-memory", "{on}");
+    let not = written(folder.path(), "not.json", "{\"schema\": \"other\"}");
+    let (code, message) = refused(&["checkpoint", "--receipts", &not]);
+    assert_eq!(code, "not-a-receipt", "{message}");
+}
+
+#[test]
+fn given_additions_they_are_used_and_marked_as_the_user_s() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let mine = "[[server]]\nid = \"mine\"\ngpu = \"h100-sxm\"\ngpus = 8\nnics = 4\nnic_gbps = 400\n\
+                transport = \"roce\"\nmemory = \"dgx-h100\"\nsources = [\"me\"]\nconfidence = \"high\"\n";
+    let file = written(folder.path(), "mine.toml", mine);
+    let told = told(&["--catalog", &file, "--server", "mine"]);
+    assert!(told.contains("server mine is your own entry"), "{told}");
+    let bad = written(
+        folder.path(),
+        "bad.toml",
+        &mine.replace("gpus = 8", "gpus = -8"),
+    );
+    let (code, message) = refused(&["--catalog", &bad]);
+    assert_eq!(code, "catalog-not-positive");
+    assert!(
+        message.contains("bad.toml") && message.contains("gpus"),
+        "{message}"
+    );
+}
+
+#[test]
+fn a_picture_is_well_formed_and_tables_leave_as_csv_and_markdown() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let svg = folder.path().join("curve.svg");
+    let path = svg.to_string_lossy().into_owned();
+    for arguments in [
+        vec!["--svg", &path],
+        vec!["--sweep", "servers=1..64", "--svg", &path],
+        vec!["--compare", "dgx-h100", "dgx-b200", "--svg", &path],
+    ] {
+        told(&arguments);
+        let picture = std::fs::read_to_string(&svg).expect("written");
+        let document = roxmltree::Document::parse(&picture).expect("well formed");
+        assert!(document.descendants().count() > 10);
+    }
+    let csv = told_raw(&["--sweep", "servers=2..2", "--csv"]);
+    let row = csv.lines().nth(1).expect("one row");
+    assert!(row.contains(",0.35,s,"), "{row}");
+    assert!(told_raw(&["fabric", "--markdown"]).contains("| leaf switches | 1 |"));
+}
+
+fn told_raw(arguments: &[&str]) -> String {
+    let output = plan(arguments);
+    assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
+    text(&output.stdout)
+}
