@@ -165,6 +165,12 @@ impl Peer {
         self.session.say_goodbye();
     }
 
+    /// Takes the rail with this place in [`Peer::rails`] out of use, as if its NIC had failed: what
+    /// it carries goes on by the others. For maintenance, and to test what a failure does.
+    pub fn break_rail(&self, index: usize) {
+        self.session.break_rail(index);
+    }
+
     pub(crate) fn reach_barrier(&self, number: u64) {
         self.session.reach_barrier(number);
     }

@@ -242,6 +242,10 @@ impl Scheduler {
             .collect()
     }
 
+    pub(crate) fn rail_at(&self, index: usize) -> Option<RailId> {
+        self.state().rails.keys().nth(index).copied()
+    }
+
     /// Whether some rail is of a class that the policy allows.
     pub(crate) fn suits(&self, policy: Policy) -> bool {
         let state = self.state();

@@ -117,6 +117,14 @@ impl Session {
         links.iter().all(|link| link.withdraw(region, deadline))
     }
 
+    /// Takes a rail out of use.
+    pub(crate) fn break_rail(&self, index: usize) {
+        if let Some(rail) = self.scheduler.rail_at(index) {
+            let why = "it was taken out of use";
+            self.scheduler.down(rail, why, self.now());
+        }
+    }
+
     /// Ends everything with this peer.
     pub(crate) fn lose(&self, why: &str) {
         self.scheduler.lose(why, self.now());

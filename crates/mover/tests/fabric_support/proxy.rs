@@ -1,0 +1,83 @@
+//! A network between two fabrics that can stop, be cut, or slow down.
+
+use std::io::{Read, Write};
+use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+use std::thread;
+use std::time::Duration;
+
+const FLOWS: u64 = 0;
+const STOPPED: u64 = 1;
+const CUT: u64 = 2;
+
+/// Passes TCP connections on to `target`.
+pub struct Proxy {
+    pub address: SocketAddr,
+    state: Arc<AtomicU64>,
+    streams: Arc<Mutex<Vec<TcpStream>>>,
+}
+
+impl Proxy {
+    pub fn before(target: SocketAddr) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+        let address = listener.local_addr().expect("bound");
+        let state = Arc::new(AtomicU64::new(FLOWS));
+        let streams: Arc<Mutex<Vec<TcpStream>>> = Arc::default();
+        let (shared, known) = (Arc::clone(&state), Arc::clone(&streams));
+        thread::spawn(move || {
+            for client in listener.incoming().flatten() {
+                let Ok(server) = TcpStream::connect(target) else {
+                    continue;
+                };
+                for (from, to) in [(&client, &server), (&server, &client)] {
+                    let (from, to) = (from.try_clone().expect("dup"), to.try_clone().expect("dup"));
+                    let state = Arc::clone(&shared);
+                    thread::spawn(move || pass_on(from, to, &state));
+                }
+                known.lock().expect("no panic").extend([client, server]);
+            }
+        });
+        Self {
+            address,
+            state,
+            streams,
+        }
+    }
+
+    /// Nothing gets through any more, and nobody is told.
+    pub fn stop(&self) {
+        self.state.store(STOPPED, Ordering::SeqCst);
+    }
+
+    /// What was held back gets through.
+    pub fn go_on(&self) {
+        self.state.store(FLOWS, Ordering::SeqCst);
+    }
+
+    /// All connections break, as when the peer's process is killed.
+    pub fn cut(&self) {
+        self.state.store(CUT, Ordering::SeqCst);
+        for stream in self.streams.lock().expect("no panic").iter() {
+            let _ = stream.shutdown(Shutdown::Both);
+        }
+    }
+}
+
+fn pass_on(mut from: TcpStream, mut to: TcpStream, state: &AtomicU64) {
+    let mut buffer = vec![0; 64 << 10];
+    loop {
+        let got = match from.read(&mut buffer) {
+            Ok(0) | Err(_) => break,
+            Ok(got) => got,
+        };
+        while state.load(Ordering::SeqCst) == STOPPED {
+            thread::sleep(Duration::from_millis(2));
+        }
+        if to.write_all(&buffer[..got]).is_err() {
+            break;
+        }
+    }
+    let _ = to.shutdown(Shutdown::Both);
+    let _ = from.shutdown(Shutdown::Both);
+}
