@@ -30,6 +30,7 @@ pub mod provider;
 mod reactor;
 mod region;
 mod regions;
+pub mod rendezvous;
 mod scheduler;
 mod session;
 mod settings;
