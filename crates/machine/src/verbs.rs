@@ -18,6 +18,7 @@ mod functions;
 mod gid;
 mod memory;
 mod pair;
+mod probe;
 mod registration;
 
 pub use completion::{Completion, CompletionQueue, Done, Failed, Kind, Status};
@@ -29,6 +30,7 @@ pub use memory::{Access, DmaBufSupport, Keys, MemoryRegion, Pinned, ProtectionDo
 pub use pair::{
     Batch, Init, PSN_MASK, Patience, QueuePair, Ready, Receives, Remote, Reset, Route, Rung, Sizes,
 };
+pub use probe::{Answer, Probe, probe};
 pub use registration::{
     ExportError, Exporter, Flush, GpuFacts, Mapping, Registered, Way, register_device,
     register_host,

@@ -270,21 +270,24 @@ impl ProtectionDomain {
 }
 
 /// A page of host memory to try a registration with.
-struct Page(Box<PageBytes>);
+pub(super) struct Page(Box<PageBytes>);
 
 #[repr(align(4096))]
 struct PageBytes(#[expect(dead_code, reason = "only its address is used")] [u8; PROBE_BYTES]);
 
 impl Page {
-    fn new() -> Self {
+    pub(super) fn new() -> Self {
         Self(Box::new(PageBytes([0; PROBE_BYTES])))
     }
+}
 
+// SAFETY: the box never moves its page, whose bytes nobody looks at.
+unsafe impl Pinned for Page {
     fn address(&self) -> u64 {
         std::ptr::from_ref::<PageBytes>(&self.0) as u64
     }
 
-    const fn len(&self) -> usize {
+    fn len(&self) -> usize {
         PROBE_BYTES
     }
 }

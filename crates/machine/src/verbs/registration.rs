@@ -109,6 +109,11 @@ pub struct Registered {
     pub obstacles: Vec<Obstacle>,
 }
 
+/// Why a device that was asked whether it takes dma-bufs at all does not.
+pub(super) fn dma_buf_refusal(nic: &str, error: &VerbsError) -> Obstacle {
+    refusal::obstacle(nic, &Medium::DmaBuf("any device"), error)
+}
+
 /// Registers host memory, with relaxed ordering where the device takes it.
 ///
 /// # Errors

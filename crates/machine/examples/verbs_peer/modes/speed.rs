@@ -35,6 +35,7 @@ pub fn bandwidth(options: &Options, link: &mut Link) -> Result<(), Failure> {
             if last.elapsed() > STALLED {
                 return Err("nothing completes".into());
             }
+            std::hint::spin_loop();
             continue;
         }
         last = Instant::now();
@@ -118,6 +119,7 @@ fn watch(link: &mut Link, size: usize, round: usize) -> Result<(), Failure> {
         if since.elapsed() > STALLED {
             return Err(format!("round {round} does not arrive").into());
         }
+        std::hint::spin_loop();
     }
     link.queue.poll(&mut completions)?;
     for completion in &completions {

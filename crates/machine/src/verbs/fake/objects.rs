@@ -275,9 +275,7 @@ pub(super) unsafe extern "C" fn reg_mr_iova2(
         relaxed,
     };
     register(pd, asked, access, |nic| {
-        // The probe for relaxed ordering registers a page; the refusal of the memory itself is
-        // met by what comes after it.
-        nic.relaxed.or(nic.register.filter(|_| len != 4096))
+        nic.register.or(nic.relaxed.filter(|_| relaxed))
     })
 }
 
