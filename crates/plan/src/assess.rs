@@ -330,7 +330,8 @@ pub fn sweep(
     sizes.iter().map(point).collect()
 }
 
-/// Whether a sharded workload's exchange is the article's all-reduce.
+/// Whether a workload's exchange is the one that the article reckons with: an all-reduce among all
+/// GPUs.
 pub fn is_article_exchange(workload: &Workload) -> bool {
     workload.sharding == Sharding::Ddp && workload.tensor == 1 && workload.pipeline == 1
 }

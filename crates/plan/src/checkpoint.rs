@@ -119,6 +119,14 @@ impl Storage {
                 what: "its rate, which grows with its capacity,",
                 give: "give --storage-tib or --storage-gbs",
             })?;
+        if facts.class == StorageClass::Local {
+            notes.push(
+                "not shared: each server holds its own part, and loses it with its drives".into(),
+            );
+        }
+        if facts.gbs.is_none() && facts.max_gbs.is_some() {
+            notes.push("taken at the most that can be provisioned".into());
+        }
         let write = facts
             .write_gbs
             .or(facts.per_server_write_gbs)

@@ -62,10 +62,8 @@ fn the_same_seed_gives_the_same_run() {
     let first = run(&simulation);
     assert_eq!(first, run(&simulation));
     simulation.seed = 1;
-    assert_ne!(
-        first.all_reduce_seconds,
-        run(&simulation).all_reduce_seconds
-    );
+    // The slowest ring may be as slow, but not every link is as busy.
+    assert_ne!(first.links, run(&simulation).links);
 }
 
 #[test]

@@ -1,6 +1,7 @@
 //! Questions about checkpoints, interruptions, data and storage.
 
 use clap::{Args, ValueEnum};
+use crowfly_plan::catalog::StorageClass;
 use crowfly_plan::checkpoint::{Checkpoint, Interval, Storage, Tier, failures};
 use crowfly_plan::loading::{Data, Loading, Samples};
 
@@ -90,6 +91,9 @@ pub struct IntervalArgs {
 /// What storage serves where none is named, in 1e9 B/s: the article's.
 const DEFAULT_STORAGE_GBS: f64 = 100.0;
 
+/// GPUs of a server with drives of its own.
+const GPUS_PER_SERVER: u64 = 8;
+
 /// Answers `crowfly plan interval`.
 pub fn interval(args: &IntervalArgs, out: &mut Output) -> Result<Exit, Failure> {
     let catalog = args.catalog.read()?;
@@ -100,12 +104,20 @@ pub fn interval(args: &IntervalArgs, out: &mut Output) -> Result<Exit, Failure> 
         None => Storage::of_rate(DEFAULT_STORAGE_GBS)?,
     };
     let bytes = model.checkpoint_bytes();
-    let stall = args.stall.unwrap_or(bytes / storage.write.rate.0);
-    let restore = args.restore.unwrap_or(bytes / storage.read.rate.0);
+    // Drives inside servers serve each its own server, all at the same time.
+    let parts = match storage.class {
+        StorageClass::Local => args.gpus.div_ceil(GPUS_PER_SERVER) as f64,
+        StorageClass::Object | StorageClass::Parallel => 1.0,
+    };
+    let stall = args.stall.unwrap_or(bytes / (storage.write.rate.0 * parts));
+    let restore = args
+        .restore
+        .unwrap_or(bytes / (storage.read.rate.0 * parts));
     let mut answer = Interval::of(&failures, args.gpus, stall, restore)?;
     answer.used.extend(model.used.clone());
     answer.used.extend(storage.used);
     let mut sheet = render::interval(&model, args.gpus, &answer);
+    sheet.notes.extend(storage.notes);
     sheet.rests_on(once(answer.used.clone()));
     args.export.write(INTERVAL_SCHEMA, &answer, &sheet, out)
 }

@@ -1,6 +1,6 @@
 //! Whether the straight way matters, and the curve over the number of servers.
 
-use crowfly_plan::assess::{Assessment, Matters, SweepPoint};
+use crowfly_plan::assess::{Assessment, Matters, SweepPoint, is_article_exchange};
 use crowfly_plan::calibrated::StagedRange;
 use crowfly_plan::figure::Figure;
 use crowfly_plan::step::Step;
@@ -15,6 +15,12 @@ pub fn assessment(answer: &Assessment) -> Sheet {
     tables.extend(host_memory(answer));
     tables.push(step(answer));
     let mut notes = vec![notes_on_models(answer)];
+    if !is_article_exchange(&answer.workload) {
+        notes.push(
+            "The article knows plain data parallelism alone: its row is what that would exchange."
+                .into(),
+        );
+    }
     if answer.calibrated.direct.extrapolated {
         notes.push(
             "~ lies beyond what the calibrated model was held against: 128 domains, and NVLink 5."
