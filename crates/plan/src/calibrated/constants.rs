@@ -149,8 +149,7 @@ pub const fn transport_step(transport: Transport) -> f64 {
     }
 }
 
-/// Whether LL128 and the tree above in-switch reduction are used: they want writes that arrive in
-/// order, which InfiniBand and RoCE give.
+/// Whether LL128 is used: it wants writes that arrive in order, which InfiniBand and RoCE give.
 pub const fn is_ordered(transport: Transport) -> bool {
     matches!(transport, Transport::Infiniband | Transport::Roce)
 }
@@ -159,19 +158,23 @@ pub const fn is_ordered(transport: Transport) -> bool {
 /// published run of larger ones was by LL128.
 pub const LARGEST_LL128_BYTES: f64 = 67_108_864.0;
 
-/// Channels over which NCCL spreads a collective; what one channel moves is cut into chunks, and
+/// Channels over which NCCL spreads a collective. What one channel moves is cut into chunks, and
 /// the pipeline of a tree first fills with them.
 pub const CHANNELS: f64 = 16.0;
-/// The least that NCCL makes of a chunk while there is data enough.
-pub const CHUNK_BYTES: f64 = 131_072.0;
-/// A channel's data makes at least this many chunks.
+/// The least that NCCL makes of a tree's chunk while there is data enough.
+pub const TREE_CHUNK_BYTES: f64 = 131_072.0;
+/// The same of in-switch reduction, which cuts a channel's data among the GPUs of a domain first.
+pub const SWITCHED_CHUNK_BYTES: f64 = 32_768.0;
+/// The same of the tree above it.
+pub const SWITCHED_TREE_CHUNK_BYTES: f64 = 65_536.0;
+/// Data makes at least this many chunks.
 pub const FEWEST_CHUNKS: f64 = 2.0;
 
-/// The time to fill a pipeline of `stages`, in units of the time that all `bytes` take.
-pub fn pipeline_fill(stages: f64, bytes: f64) -> f64 {
-    let per_channel = bytes / CHANNELS;
-    let chunk = CHUNK_BYTES.min(per_channel / FEWEST_CHUNKS);
-    (stages - 1.0).max(0.0) * chunk / per_channel
+/// The time to fill a pipeline of `stages` with chunks, in units of the time that all the data
+/// takes. `stream` is what goes through the pipeline one chunk after the other.
+pub fn pipeline_fill(stages: f64, stream: f64, chunk: f64) -> f64 {
+    let chunk = chunk.min(stream / FEWEST_CHUNKS);
+    (stages - 1.0).max(0.0) * chunk / stream
 }
 
 /// What streams reach of host memory's theoretical peak; assumed, as STREAM does on servers.

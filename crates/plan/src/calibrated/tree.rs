@@ -1,6 +1,8 @@
 //! Two binary trees over the domains, a chain of the members inside each.
 
-use super::constants::{self, LARGEST_EDGE, RING_SHARE, TREE_SHARE, pipeline_fill};
+use super::constants::{
+    self, CHANNELS, LARGEST_EDGE, RING_SHARE, TREE_CHUNK_BYTES, TREE_SHARE, pipeline_fill,
+};
 use super::{Algorithm, Bound, Estimate, Group};
 
 impl Group {
@@ -31,7 +33,8 @@ impl Group {
             let latency =
                 constant.base_tree + 2.0 * (inside * constant.tree_scale_up_step + depth * between);
             let streaming = bytes / constants::carried(protocol, network.min(inner), self.domains);
-            let transfer = streaming * (1.0 + pipeline_fill(stages, bytes));
+            let transfer =
+                streaming * (1.0 + pipeline_fill(stages, bytes / CHANNELS, TREE_CHUNK_BYTES));
             Estimate::of(latency, transfer, Algorithm::Tree, protocol, bound)
         };
         self.protocols(bytes).map(way).collect()
