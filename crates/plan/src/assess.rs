@@ -15,6 +15,8 @@ use crate::workload::{Sharding, Workload};
 
 /// A step that grows by less than this is not felt.
 pub const FELT_SHARE: f64 = 0.05;
+/// An exchange that grows by less than this is as fast.
+const NOTICED_SHARE: f64 = 0.01;
 /// The largest cluster of which it is asked from how many servers on staging is felt.
 const LARGEST_ASKED_GPUS: u64 = 131_072;
 
@@ -29,7 +31,7 @@ pub enum Matters {
     Somewhat,
     /// All GPUs share one scale-up domain: the NICs have nothing to do.
     WithinOneDomain,
-    /// Staging is as fast as the line.
+    /// Staging is as fast: host memory keeps up, or the links within domains are slower anyway.
     No,
     /// These servers have no direct path between GPU memory and network.
     NoDirectPath,
@@ -218,6 +220,10 @@ fn matters(cluster: &Cluster, step: &Steps, exchange: &Exchange) -> Matters {
             None => Matters::Unknown,
         };
     }
+    // Where the links within domains are the limit, slower adapters change nothing.
+    if staged.slow.value <= exchange.direct.value * (1.0 + NOTICED_SHARE) {
+        return Matters::No;
+    }
     match step.least_growth() {
         Some(growth) if growth > FELT_SHARE => Matters::Yes,
         _ => Matters::Somewhat,
@@ -370,6 +376,13 @@ mod tests {
         );
         assert_eq!(eight.crosses_from_servers, 2);
         assert_eq!(assessed("gcp-a2-ultra", 8).matters, Matters::NoDirectPath);
+    }
+
+    #[test]
+    fn given_links_within_domains_that_are_slower_than_staging_it_does_not_matter() {
+        let racks = assessed("gb200-nvl72", 2);
+        assert_eq!(racks.direct_cap, Some(Bound::ScaleUp));
+        assert_eq!(racks.matters, Matters::No);
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! Whether the straight way matters, and the curve over the number of servers.
 
 use crowfly_plan::assess::{Assessment, Matters, SweepPoint, is_article_exchange};
-use crowfly_plan::calibrated::StagedRange;
+use crowfly_plan::calibrated::{StagedRange, StagedRate};
 use crowfly_plan::figure::Figure;
 use crowfly_plan::step::Step;
 
@@ -71,7 +71,7 @@ pub(super) fn sentence(answer: &Assessment) -> String {
             "Nobody can say how much it matters: {with}, but the bandwidth of host memory, which staging would use, is not known."
         ),
         Matters::No => {
-            format!("It matters little: {with}, and host memory keeps up with the line.")
+            format!("It matters little: {with}, and about as long staged through host RAM.")
         }
         Matters::Yes => {
             let felt = answer.felt_from_servers.map_or(String::new(), |felt| {
@@ -113,12 +113,15 @@ fn exchange(answer: &Assessment) -> SheetTable {
     let calibrated = &answer.calibrated;
     let staged = calibrated.staged.as_ref();
     let direct = calibrated.direct.value;
+    let knows_memory = answer.cluster.server.memory.is_some();
     let ratio = staged.filter(|_| direct > 0.0 && crosses).map(|staged| {
         let (low, high) = (
             three(staged.fast.value / direct),
             three(staged.slow.value / direct),
         );
-        if low == high {
+        if !knows_memory {
+            format!("from {low}")
+        } else if low == high {
             low
         } else {
             format!("{low} to {high}")
@@ -129,7 +132,11 @@ fn exchange(answer: &Assessment) -> SheetTable {
         format!("calibrated, {}", algorithm.unwrap_or("nothing")),
         figure(&calibrated.direct),
         maybe(staged.map(|staged| &staged.fast)),
-        maybe(staged.map(|staged| &staged.slow)),
+        maybe(
+            staged
+                .filter(|_| knows_memory || !crosses)
+                .map(|staged| &staged.slow)
+        ),
         ratio.unwrap_or_default(),
         caps(answer, staged.map(|staged| &staged.range)),
     ]);
@@ -144,13 +151,19 @@ fn exchange(answer: &Assessment) -> SheetTable {
 
 fn caps(answer: &Assessment, range: Option<&StagedRange>) -> String {
     let direct = answer.direct_cap.map_or("nothing", |cap| cap.as_str());
+    let end =
+        |rate_: &StagedRate| format!("{} ({} a NIC)", rate_.bound.as_str(), rate(rate_.per_nic.0));
     match range.filter(|_| answer.domains > 1) {
+        Some(range) if answer.cluster.server.memory.is_none() => {
+            format!("direct: {direct}; staged: {} at best", end(&range.fast))
+        }
+        Some(range) if range.slow == range.fast => {
+            format!("direct: {direct}; staged: {}", end(&range.slow))
+        }
         Some(range) => format!(
-            "direct: {direct}; staged: {} ({} a NIC) at worst, {} ({}) at best",
-            range.slow.bound.as_str(),
-            rate(range.slow.per_nic.0),
-            range.fast.bound.as_str(),
-            rate(range.fast.per_nic.0)
+            "direct: {direct}; staged: {} at worst, {} at best",
+            end(&range.slow),
+            end(&range.fast)
         ),
         None => direct.to_owned(),
     }
