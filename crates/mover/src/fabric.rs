@@ -21,6 +21,8 @@ mod flight;
 mod gate;
 mod handshake;
 mod hello;
+#[cfg(test)]
+mod hostile;
 mod identity;
 mod interfaces;
 mod memory;

@@ -1,4 +1,5 @@
 //! Two fabrics on this host that are connected to each other.
+#![allow(dead_code, reason = "each file of tests uses a part of it")]
 
 use std::time::Duration;
 
