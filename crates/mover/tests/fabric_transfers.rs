@@ -264,6 +264,27 @@ fn given_messages_when_sent_then_they_arrive_whole_and_in_order() {
 }
 
 #[test]
+fn given_a_receiver_that_ends_at_the_last_message_then_its_sender_knows_that_it_arrived() {
+    for _ in 0..20 {
+        let Pair {
+            here: _here,
+            there,
+            to_there,
+            to_here,
+        } = Pair::new(false);
+        std::thread::scope(|scope| {
+            scope.spawn(move || {
+                let last = to_here.recv(Options::within(SOON)).wait();
+                assert_eq!(last.expect("received"), b"done");
+                drop(there);
+            });
+            let sent = to_there.send(b"done", Options::within(SOON)).wait();
+            sent.expect("it arrived");
+        });
+    }
+}
+
+#[test]
 fn given_a_barrier_when_one_side_waits_then_it_goes_on_only_with_the_other() {
     let pair = Pair::new(false);
     let early = pair.here.barrier(

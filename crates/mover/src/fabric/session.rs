@@ -334,10 +334,11 @@ impl Session {
             }
         };
         drop(mail);
+        // The answer first: whoever receives the message may end the connection at once.
+        conn.send(Frame::answer(id, status));
         if let Some(receiver) = receiver {
             receiver.slot.put(Ok(bytes.to_vec()));
         }
-        conn.send(Frame::answer(id, status));
     }
 
     fn answered(&self, id: u64, status: u8) {

@@ -1,0 +1,136 @@
+//! How fast two processes on this host hand memory to each other, for `bench/net`.
+//!
+//! ```text
+//! fabric_rate PATH OP SIZE SECONDS     # shm|tcp write|read BYTES S: one JSON line
+//! ```
+//!
+//! Transfers of SIZE bytes go round a region of four times the size, two at a time, for SECONDS.
+
+use std::collections::VecDeque;
+use std::error::Error;
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use crowfly_mover::fabric::rendezvous::{Folder, announce, meet};
+use crowfly_mover::fabric::{
+    Access, Buffer, Fabric, Options, RegionDescriptor, Settings, SharedKey, Transfer,
+};
+
+const TIME: Duration = Duration::from_secs(120);
+/// Transfers under way at one time.
+const AHEAD: usize = 2;
+/// Parts of the regions that transfers take turns in.
+const PARTS: usize = 4;
+
+fn settings(path: &str, key: &str) -> Settings {
+    let number = |name: &str| std::env::var(name).ok().and_then(|text| text.parse().ok());
+    let usual = Settings::new(SharedKey::derive(key));
+    Settings {
+        shm: path == "shm",
+        streams: number("CROWFLY_RATE_STREAMS").unwrap_or(usual.streams),
+        threads: number("CROWFLY_RATE_THREADS").or(usual.threads),
+        ..usual
+    }
+}
+
+fn buffer(size: usize) -> Result<Buffer, Box<dyn Error>> {
+    let mut buffer = Buffer::zeroed(size * PARTS, None)?;
+    if let Some(bytes) = buffer.as_mut_slice() {
+        // Every page is there before the clock starts.
+        bytes.chunks_mut(4096).for_each(|page| page[0] = 1);
+    }
+    Ok(buffer)
+}
+
+fn main() -> Result<(), Box<dyn Error>> {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    match arguments.iter().map(String::as_str).collect::<Vec<_>>()[..] {
+        ["serve", folder, path, size] => serve(&Folder::at(folder), path, size.parse()?),
+        [
+            path @ ("shm" | "tcp"),
+            op @ ("write" | "read"),
+            size,
+            seconds,
+        ] => measure(path, op == "write", size.parse()?, seconds.parse()?),
+        _ => Err("say PATH OP SIZE SECONDS".into()),
+    }
+}
+
+fn serve(folder: &Folder, path: &str, size: usize) -> Result<(), Box<dyn Error>> {
+    let fabric = Fabric::new(settings(path, &std::env::var("CROWFLY_RATE_KEY")?))?;
+    let region = fabric.register(buffer(size)?, Access::READ_WRITE)?;
+    announce(&fabric, folder, "server")?;
+    let peer = fabric.accept(TIME)?;
+    let options = Options::within(TIME);
+    peer.send(&region.descriptor().to_bytes()?, options)
+        .wait()?;
+    peer.recv(options).wait()?;
+    Ok(())
+}
+
+fn measure(path: &str, write: bool, size: usize, seconds: f64) -> Result<(), Box<dyn Error>> {
+    let key = SharedKey::generate()?.to_hex();
+    let folder = std::env::temp_dir().join(format!("crowfly-rate-{}", &key[..12]));
+    let mut child = Command::new(std::env::current_exe()?)
+        .args([
+            "serve",
+            &folder.display().to_string(),
+            path,
+            &size.to_string(),
+        ])
+        .env("CROWFLY_RATE_KEY", &key)
+        .stdin(Stdio::null())
+        .spawn()?;
+    let fabric = Fabric::new(settings(path, &key))?;
+    let peer = meet(&fabric, &Folder::at(&folder), "server", TIME)?;
+    let options = Options::within(TIME);
+    let remote = RegionDescriptor::from_bytes(&peer.recv(options).wait()?)?;
+    let region = fabric.register(buffer(size)?, Access::LOCAL)?;
+    let mut cpu = 0.0;
+    let mut moved = 0u64;
+    let mut settle = |transfer: Transfer| -> Result<(), Box<dyn Error>> {
+        let receipt = transfer.wait()?.receipt;
+        assert!(
+            receipt
+                .shares
+                .iter()
+                .all(|share| share.path.as_str() == path),
+            "a detour"
+        );
+        cpu += receipt.cpu.total();
+        moved += receipt.requested.0;
+        Ok(())
+    };
+    let began = Instant::now();
+    let mut running = VecDeque::new();
+    let mut turn = 0;
+    while began.elapsed().as_secs_f64() < seconds {
+        let start = (turn % PARTS) * size;
+        turn += 1;
+        let here = region.slice(start..start + size)?;
+        let there = remote.slice(start as u64..(start + size) as u64)?;
+        running.push_back(if write {
+            peer.write(&here, &there, options)
+        } else {
+            peer.read(&here, &there, options)
+        });
+        if running.len() >= AHEAD
+            && let Some(transfer) = running.pop_front()
+        {
+            settle(transfer)?;
+        }
+    }
+    for transfer in running {
+        settle(transfer)?;
+    }
+    let took = began.elapsed().as_secs_f64();
+    peer.send(b"done", options).wait()?;
+    child.wait()?;
+    std::fs::remove_dir_all(&folder)?;
+    println!(
+        "{{\"bytes\": {moved}, \"seconds\": {took:.4}, \"gb_per_s\": {:.3}, \"us_each\": {:.2}, \"cpu_here\": {cpu:.4}}}",
+        moved as f64 / took / 1e9,
+        took * 1e6 / turn as f64,
+    );
+    Ok(())
+}
