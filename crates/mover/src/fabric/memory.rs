@@ -21,8 +21,8 @@ use rustix::mm::{Advice, MapFlags, ProtFlags};
 
 use crate::memory::MemoryError;
 
-/// From this many bytes on, handing over pages costs less than copying them (measured over
-/// loopback: see `bench/results`).
+/// From this many bytes on, pages are handed over rather than copied. Assumed: a page costs a
+/// reference and a fragment, a copy costs its bytes; no A/B run of the two is kept yet.
 const PAGES_PAY: usize = 64 << 10;
 
 /// Keeps foreign memory alive.

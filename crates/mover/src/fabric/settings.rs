@@ -10,8 +10,8 @@ use crowfly_route::policy::Policy;
 use super::identity::SharedKey;
 use super::provider::{DEFAULT_DEADLINE, Provider};
 
-/// Streams by peer and interface when nobody says: enough that both ends' kernels work in
-/// parallel, measured on loopback and veth.
+/// Streams by peer and interface when nobody says. Assumed: enough that both ends' kernels work in
+/// parallel; `bench/net` and `CROWFLY_RATE_STREAMS` show what another number does.
 const STREAMS: usize = 2;
 /// Silence after which a peer counts as gone when nobody says.
 const SILENCE: Duration = Duration::from_secs(5);
