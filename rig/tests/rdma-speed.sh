@@ -1,7 +1,9 @@
 # shapes: one-switch
 # on request
 # crowfly's verbs and perftest's in turn over soft-RoCE, round after round for SPEED_SECONDS (90): one line of
-# JSON for each measurement. bench/rdma makes tables of them.
+# JSON for each measurement. bench/rdma makes tables of them. perftest's bandwidth is taken twice, polling and
+# sleeping until a completion comes (-e): one thread emulates both CPUs here, so a program that polls takes
+# time from the one it waits for, unless it says so to the CPU (`pause`), as crowfly does.
 . "$RIG_HOME/guest/lib.sh"
 . "$RIG_HOME/guest/fabric.sh"
 
@@ -31,17 +33,17 @@ ours() {
 }
 
 theirs() {
-	local tool=ib_write_$1 fields
+	local tool=ib_write_$1 fields events=${4:-}
 	PORT=$((PORT + 1))
 	# -F: the clock of an emulated CPU is of no interest; -x: the index of RoCE v2 over IPv4.
-	turn theirs "$tool -F -x 1 -s $2 -n $3 -d roce_west -p $PORT" \
-		"$tool -F -x 1 -s $2 -n $3 -d roce_east -p $PORT ${SIDE_ADDRESS[west]}"
+	turn theirs "$tool -F $events -x 1 -s $2 -n $3 -d roce_west -p $PORT" \
+		"$tool -F $events -x 1 -s $2 -n $3 -d roce_east -p $PORT ${SIDE_ADDRESS[west]}"
 	fields=($(table theirs))
 	# What perftest makes of a clock that an emulated CPU sets back.
 	[[ "${fields[*]}" != *inf* ]] || return 0
 	case $1 in
 	# size, iterations, peak and average MiB/s
-	bw) echo "{\"tool\":\"$tool\",\"mode\":\"bw\",\"size\":$2,\"count\":$3,\"mib_per_s\":${fields[3]}}" ;;
+	bw) echo "{\"tool\":\"$tool${events:+ $events}\",\"mode\":\"bw\",\"size\":$2,\"count\":$3,\"mib_per_s\":${fields[3]}}" ;;
 	# size, iterations, least, most, typical and average microseconds
 	lat) echo "{\"tool\":\"$tool\",\"mode\":\"lat\",\"size\":$2,\"count\":$3,\"typical_us\":${fields[4]},\"average_us\":${fields[5]}}" ;;
 	esac
@@ -54,12 +56,9 @@ while [ "$(uptime_hundredths)" -lt $END ]; do
 	for what in "bw 65536 256" "bw 262144 80" "bw 1048576 24" "bw 8388608 6" "lat 64 300" "lat 4096 200"; do
 		[ "$(uptime_hundredths)" -lt $END ] || break
 		# Who goes first changes from round to round.
-		if [ $((round % 2)) = 1 ]; then
-			theirs $what
-			ours $what
-		else
-			ours $what
-			theirs $what
-		fi
+		[ $((round % 2)) = 1 ] || ours $what
+		theirs $what
+		[[ $what = lat* ]] || theirs $what -e
+		[ $((round % 2)) = 0 ] || ours $what
 	done
 done

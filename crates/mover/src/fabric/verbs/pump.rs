@@ -159,7 +159,8 @@ fn look(links: &[Arc<VerbsLink>], busy: &mut [u32], completions: &mut Vec<Comple
         } else if since.elapsed() >= SPIN {
             return;
         } else {
-            // On a machine with few cores the work that is waited for may need this one.
+            // The work that is waited for may need this core, or its sibling's share of it.
+            std::hint::spin_loop();
             std::thread::yield_now();
         }
     }
