@@ -1,9 +1,10 @@
 # shapes: one-switch
 # on request
 # crowfly's verbs and perftest's in turn over soft-RoCE, round after round for SPEED_SECONDS (90): one line of
-# JSON for each measurement. bench/rdma makes tables of them. perftest's bandwidth is taken twice, polling and
-# sleeping until a completion comes (-e): one thread emulates both CPUs here, so a program that polls takes
-# time from the one it waits for, unless it says so to the CPU (`pause`), as crowfly does.
+# JSON for each measurement. bench/rdma makes tables of them. perftest plays twice: by writes, for which it
+# polls, and by sends, for which it can sleep until a completion comes (-e). One thread emulates both CPUs here,
+# so a program that polls takes time from the one it waits for, unless it says so to the CPU (`pause`), as
+# crowfly does. A run of perftest that does not end is left out.
 . "$RIG_HOME/guest/lib.sh"
 . "$RIG_HOME/guest/fabric.sh"
 
@@ -16,28 +17,32 @@ PORT=18700
 # table LABEL: the row of numbers that perftest printed on the east side.
 table() { grep -E '^ *[0-9]+ ' "$RIG_OUT/$RIG_TEST.$1-east.log" | tail -n 1; }
 
-# turn LABEL WEST EAST: two programs until both have ended.
+# turn LABEL WEST EAST: two programs until both have ended; whether they ended well.
 turn() {
 	serve west "$1-west" $2
 	listening west $PORT
 	serve east "$1-east" $3
-	finish "$1-east" 60 || fail "$1: $(tail -n 2 "$RIG_OUT/$RIG_TEST.$1-east.log")"
-	finish "$1-west" 10 || true
+	finish "$1-east" 30
+	local status=$?
+	[ $status = 0 ] || strike "$1-west" KILL 2>/dev/null
+	finish "$1-west" 10
+	return $status
 }
 
 ours() {
 	PORT=$((PORT + 1))
 	turn ours "$PEER serve --device roce_west --listen 0.0.0.0:$PORT" \
-		"$PEER $1 --device roce_east --connect ${SIDE_ADDRESS[west]}:$PORT --size $2 --count $3"
+		"$PEER $1 --device roce_east --connect ${SIDE_ADDRESS[west]}:$PORT --size $2 --count $3" ||
+		fail "crowfly: $(tail -n 2 "$RIG_OUT/$RIG_TEST.ours-east.log")"
 	sed 's/^{/{"tool":"crowfly",/' "$RIG_OUT/$RIG_TEST.ours-east.log"
 }
 
 theirs() {
-	local tool=ib_write_$1 fields events=${4:-}
+	local tool=ib_${4:-write}_$1 fields events=${5:-}
 	PORT=$((PORT + 1))
 	# -F: the clock of an emulated CPU is of no interest; -x: the index of RoCE v2 over IPv4.
 	turn theirs "$tool -F $events -x 1 -s $2 -n $3 -d roce_west -p $PORT" \
-		"$tool -F $events -x 1 -s $2 -n $3 -d roce_east -p $PORT ${SIDE_ADDRESS[west]}"
+		"$tool -F $events -x 1 -s $2 -n $3 -d roce_east -p $PORT ${SIDE_ADDRESS[west]}" || return 0
 	fields=($(table theirs))
 	# What perftest makes of a clock that an emulated CPU sets back.
 	[[ "${fields[*]}" != *inf* ]] || return 0
@@ -45,7 +50,7 @@ theirs() {
 	# size, iterations, peak and average MiB/s
 	bw) echo "{\"tool\":\"$tool${events:+ $events}\",\"mode\":\"bw\",\"size\":$2,\"count\":$3,\"mib_per_s\":${fields[3]}}" ;;
 	# size, iterations, least, most, typical and average microseconds
-	lat) echo "{\"tool\":\"$tool\",\"mode\":\"lat\",\"size\":$2,\"count\":$3,\"typical_us\":${fields[4]},\"average_us\":${fields[5]}}" ;;
+	lat) echo "{\"tool\":\"$tool${events:+ $events}\",\"mode\":\"lat\",\"size\":$2,\"count\":$3,\"typical_us\":${fields[4]},\"average_us\":${fields[5]}}" ;;
 	esac
 }
 
@@ -58,7 +63,7 @@ while [ "$(uptime_hundredths)" -lt $END ]; do
 		# Who goes first changes from round to round.
 		[ $((round % 2)) = 1 ] || ours $what
 		theirs $what
-		[[ $what = lat* ]] || theirs $what -e
+		theirs $what send -e
 		[ $((round % 2)) = 0 ] || ours $what
 	done
 done
