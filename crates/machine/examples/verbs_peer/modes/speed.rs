@@ -10,11 +10,13 @@ use crate::{Failure, Options};
 
 /// How long a benchmark may go without anything happening.
 const STALLED: Duration = Duration::from_secs(20);
+/// How long to look for completions before sleeping, as the fabric does.
+const SPIN: Duration = Duration::from_micros(50);
 /// Rounds that are not counted.
 const WARM_UP: usize = 20;
 
 /// Keeps the queue full of writes of one size to one place, each signalled, and fetches completions
-/// by polling.
+/// as the fabric does: it looks for a moment, then sleeps until one comes.
 pub fn bandwidth(options: &Options, link: &mut Link) -> Result<(), Failure> {
     let (size, count) = (check_size(link, options.size)?, options.count);
     let region = Arc::clone(link.region()?);
@@ -35,8 +37,15 @@ pub fn bandwidth(options: &Options, link: &mut Link) -> Result<(), Failure> {
             if last.elapsed() > STALLED {
                 return Err("nothing completes".into());
             }
-            std::hint::spin_loop();
-            continue;
+            if last.elapsed() < SPIN {
+                std::hint::spin_loop();
+                continue;
+            }
+            link.queue.arm()?;
+            if link.queue.poll(&mut completions)? == 0 {
+                link.queue.wait(STALLED)?;
+                continue;
+            }
         }
         last = Instant::now();
         for completion in &completions {
