@@ -129,7 +129,6 @@ impl Watch {
     }
 
     fn run(&self) {
-        block_sigpipe();
         let nap = Timespec {
             tv_sec: NAP.as_secs().cast_signed(),
             tv_nsec: 0,
@@ -153,17 +152,5 @@ impl Watch {
                 conn.ready(event.flags);
             }
         }
-    }
-}
-
-/// `sendfile` to a closed socket raises SIGPIPE, and has no flag against it.
-fn block_sigpipe() {
-    let mut set = std::mem::MaybeUninit::<libc::sigset_t>::zeroed();
-    // SAFETY: the set is initialised by `sigemptyset` before it is used, and the call changes the
-    // signal mask of this thread alone, which belongs to the fabric.
-    unsafe {
-        libc::sigemptyset(set.as_mut_ptr());
-        libc::sigaddset(set.as_mut_ptr(), libc::SIGPIPE);
-        libc::pthread_sigmask(libc::SIG_BLOCK, set.as_ptr(), std::ptr::null_mut());
     }
 }

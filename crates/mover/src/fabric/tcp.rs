@@ -524,8 +524,7 @@ impl Link for TcpLink {
     }
 }
 
-/// The hops by way of sockets. Whether the sender's side copies is the kernel's business: pages of
-/// a memory file are handed over where that pays, which is not relied on here.
+/// The hops by way of sockets.
 fn route(nic: &str, from: Place, to: Place) -> Route {
     let stop = |place: &Place, use_| {
         let host = |numa: Option<NumaNode>| Stop::Host { use_, numa };
