@@ -1,12 +1,9 @@
 //! Writing memory to a file so that at every instant the path holds the old bytes or the new ones.
 
-use std::fs::{File, OpenOptions};
-use std::io;
-use std::os::fd::AsRawFd;
-use std::os::unix::fs::OpenOptionsExt;
-use std::path::{Path as FsPath, PathBuf};
+mod publication;
+
+use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 
 use crowfly_machine::{limits, usage};
 use crowfly_route::obstacle::{Code, Fix, Obstacle};
@@ -26,11 +23,13 @@ use crate::transfer::Transfer;
 use crate::tune::Tuner;
 use crate::work::{Terms, cut};
 
+pub(crate) use publication::Publication;
+
 /// What to write.
 pub struct SaveRequest {
     /// The bytes; keep a clone to have them whatever happens.
     pub region: Region,
-    /// The file they become, replaced atomically.
+    /// The file they become, replaced atomically, or the block device whose first bytes they become.
     pub path: PathBuf,
     /// How far the bytes may stray.
     pub policy: Policy,
@@ -38,142 +37,12 @@ pub struct SaveRequest {
     pub path_asked: Option<Path>,
 }
 
-/// The file being written, invisible until published and removed unless it is.
-pub(crate) struct Publication {
-    temporary: PathBuf,
-    target: PathBuf,
-    file: Arc<File>,
-    length: u64,
-    published: bool,
-}
-
-impl Publication {
-    fn create(target: &FsPath, length: u64) -> Result<Self, TransferError> {
-        static COUNT: AtomicU64 = AtomicU64::new(0);
-        let name = target.display().to_string();
-        if let Some(most) = limits::largest_file().filter(|most| *most < length) {
-            let (path, bytes) = (name, length);
-            return Err(TransferError::FileTooLarge { path, bytes, most });
-        }
-        let failed = |source| TransferError::Open {
-            path: name.clone(),
-            source,
-        };
-        let base = target
-            .file_name()
-            .ok_or_else(|| failed(io::Error::from(io::ErrorKind::InvalidInput)))?;
-        if target.is_dir() {
-            return Err(TransferError::NotAFile {
-                path: name,
-                found: "a directory",
-            });
-        }
-        let mut hidden = std::ffi::OsString::from(".");
-        hidden.push(base);
-        let serial = COUNT.fetch_add(1, Ordering::Relaxed);
-        hidden.push(format!(".{}-{serial}.crowfly", std::process::id()));
-        let temporary = target.with_file_name(hidden);
-        let file = OpenOptions::new()
-            .read(true)
-            .write(true)
-            .create_new(true)
-            .custom_flags(libc::O_CLOEXEC)
-            .open(&temporary)
-            .map_err(failed)?;
-        let publication = Self {
-            temporary,
-            target: target.to_owned(),
-            file: Arc::new(file),
-            length,
-            published: false,
-        };
-        publication.reserve()?;
-        Ok(publication)
-    }
-
-    /// Whether the file may grow to whole blocks for a while, as direct writes need.
-    fn may_be_padded(&self) -> bool {
-        let padded = self.length.next_multiple_of(BLOCK as u64);
-        limits::largest_file().is_none_or(|most| padded <= most)
-    }
-
-    /// Reserves the space first: a full disk is found before the first byte is written.
-    fn reserve(&self) -> Result<(), TransferError> {
-        let bytes = if self.may_be_padded() {
-            self.length.next_multiple_of(BLOCK as u64)
-        } else {
-            self.length
-        };
-        if bytes == 0 {
-            return Ok(());
-        }
-        match rustix::fs::fallocate(&*self.file, rustix::fs::FallocateFlags::empty(), 0, bytes) {
-            Ok(()) | Err(rustix::io::Errno::OPNOTSUPP | rustix::io::Errno::NOSYS) => Ok(()),
-            Err(
-                error @ (rustix::io::Errno::NOSPC
-                | rustix::io::Errno::DQUOT
-                | rustix::io::Errno::FBIG),
-            ) => Err(TransferError::NoSpace {
-                path: self.target.display().to_string(),
-                bytes: self.length,
-                source: error.into(),
-            }),
-            Err(error) => Err(self.failed(error.into())),
-        }
-    }
-
-    fn failed(&self, source: io::Error) -> TransferError {
-        TransferError::Write {
-            path: self.target.display().to_string(),
-            offset: self.length,
-            source,
-        }
-    }
-
-    /// Cuts the padding off, makes the bytes durable and gives the file its name.
-    pub(crate) fn publish(mut self) -> Result<(), TransferError> {
-        let done = (|| {
-            self.file.set_len(self.length)?;
-            self.file.sync_all()?;
-            std::fs::rename(&self.temporary, &self.target)
-        })();
-        done.map_err(|error| self.failed(error))?;
-        self.published = true;
-        let parent = self.target.parent().filter(|p| !p.as_os_str().is_empty());
-        let folder = File::open(parent.unwrap_or_else(|| FsPath::new(".")));
-        folder
-            .and_then(|folder| folder.sync_all())
-            .map_err(|error| self.failed(error))
-    }
-
-    fn direct(&self) -> Result<Direct, io::Error> {
-        let link = format!("/proc/self/fd/{}", self.file.as_raw_fd());
-        let flags = libc::O_DIRECT | libc::O_CLOEXEC;
-        let file = OpenOptions::new()
-            .read(true)
-            .write(true)
-            .custom_flags(flags)
-            .open(link)?;
-        Ok(Direct {
-            file: Arc::new(file),
-            align: BLOCK as u64,
-        })
-    }
-}
-
-impl Drop for Publication {
-    fn drop(&mut self) {
-        if !self.published {
-            let _ = std::fs::remove_file(&self.temporary);
-        }
-    }
-}
-
 impl Engine {
     /// Starts writing a region to a file.
     ///
     /// The path holds the old file until every byte of the new one is durable; a failure, a
-    /// cancelled or dropped transfer, or a crash leaves it untouched.
+    /// cancelled or dropped transfer, or a crash leaves it untouched. Only a block device, which must
+    /// not be in use, is written in place.
     ///
     /// # Errors
     /// Before the first byte moves: no space, no permission, or a policy that no open route allows.
@@ -264,6 +133,11 @@ fn direct(request: &SaveRequest, publication: &Publication, setup: &mut Ledger) 
             Obstacle::blocks(Code::Unaligned, "the memory does not start on a block")
                 .seen("address", format!("{past} bytes past a {BLOCK}-byte block"))
         }
+        Ok(_) if publication.in_place() && !publication.may_be_padded() => Obstacle::blocks(
+            Code::Unaligned,
+            "the device's last block is not written whole: the rest of it is not this file's",
+        )
+        .seen("length", format!("{} bytes", publication.length)),
         Ok(_) if !publication.may_be_padded() => Obstacle::blocks(
             Code::Unaligned,
             "the limit on the size of files leaves no room for the last whole block",

@@ -441,6 +441,42 @@ fn given_a_full_disk_the_old_file_stays_and_nothing_half_written_is_left() {
 }
 
 #[test]
+fn given_something_at_the_path_that_is_no_file_it_is_not_replaced() {
+    let folder = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).expect("a folder");
+    let fifo = folder.path().join("fifo");
+    rustix::fs::mknodat(
+        rustix::fs::CWD,
+        &fifo,
+        rustix::fs::FileType::Fifo,
+        rustix::fs::Mode::RUSR,
+        0,
+    )
+    .expect("a FIFO");
+    let socket = folder.path().join("socket");
+    let _listening = std::os::unix::net::UnixListener::bind(&socket).expect("a socket");
+    let linked = folder.path().join("linked");
+    std::os::unix::fs::symlink("/dev/null", &linked).expect("a link");
+    for (path, found) in [
+        (fifo.as_path(), "a FIFO"),
+        (socket.as_path(), "a socket"),
+        (folder.path(), "a directory"),
+        (FsPath::new("/dev/null"), "a character device"),
+        (linked.as_path(), "a character device"),
+    ] {
+        let before = std::fs::symlink_metadata(path).expect("there").file_type();
+        let error = save(path, filled(b"bytes"), Policy::Prefer, None).expect_err(found);
+        assert_eq!(error.code(), "not-a-file", "{error}");
+        assert!(error.to_string().contains(found), "{error}");
+        let after = std::fs::symlink_metadata(path).expect("there").file_type();
+        assert_eq!(before, after);
+    }
+    assert_eq!(
+        std::fs::read_dir(folder.path()).expect("a folder").count(),
+        3
+    );
+}
+
+#[test]
 fn given_require_and_unaligned_memory_the_save_is_refused_and_preferring_says_why() {
     let fixture = file(3 * BLOCK);
     let source = source(&fixture.path);

@@ -1,0 +1,218 @@
+//! The file that a save writes, and how it appears all at once.
+
+use std::fs::{File, OpenOptions};
+use std::io::{self, Seek, SeekFrom};
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
+use std::path::{Path as FsPath, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use crowfly_machine::limits;
+
+use crate::error::TransferError;
+use crate::memory::BLOCK;
+use crate::source::Direct;
+
+/// The file being written, invisible until published and removed unless it is. A block device has
+/// no second name to hide behind and is written in place.
+pub(crate) struct Publication {
+    /// Where the bytes are until they are published; `None` where they are written in place.
+    temporary: Option<PathBuf>,
+    target: PathBuf,
+    pub(super) file: Arc<File>,
+    pub(super) length: u64,
+}
+
+impl Publication {
+    pub(super) fn create(target: &FsPath, length: u64) -> Result<Self, TransferError> {
+        static COUNT: AtomicU64 = AtomicU64::new(0);
+        let name = target.display().to_string();
+        if let Some(most) = limits::largest_file().filter(|most| *most < length) {
+            let (path, bytes) = (name, length);
+            return Err(TransferError::FileTooLarge { path, bytes, most });
+        }
+        match standing_at(target) {
+            Standing::Replaceable => {}
+            Standing::BlockDevice => return Self::on_device(target, length),
+            Standing::Other(found) => {
+                return Err(TransferError::NotAFile { path: name, found });
+            }
+        }
+        let failed = |source| TransferError::Open {
+            path: name.clone(),
+            source,
+        };
+        let base = target
+            .file_name()
+            .ok_or_else(|| failed(io::Error::from(io::ErrorKind::InvalidInput)))?;
+        let mut hidden = std::ffi::OsString::from(".");
+        hidden.push(base);
+        let serial = COUNT.fetch_add(1, Ordering::Relaxed);
+        hidden.push(format!(".{}-{serial}.crowfly", std::process::id()));
+        let temporary = target.with_file_name(hidden);
+        let file = OpenOptions::new()
+            .read(true)
+            .write(true)
+            .create_new(true)
+            .custom_flags(libc::O_CLOEXEC)
+            .open(&temporary)
+            .map_err(failed)?;
+        let publication = Self {
+            temporary: Some(temporary),
+            target: target.to_owned(),
+            file: Arc::new(file),
+            length,
+        };
+        publication.reserve()?;
+        Ok(publication)
+    }
+
+    /// Opens a block device that nothing else uses: the kernel refuses one that is mounted or claimed.
+    fn on_device(target: &FsPath, length: u64) -> Result<Self, TransferError> {
+        let path = target.display().to_string();
+        let failed = |source| TransferError::Open {
+            path: path.clone(),
+            source,
+        };
+        let mut file = OpenOptions::new()
+            .read(true)
+            .write(true)
+            .custom_flags(libc::O_CLOEXEC | libc::O_EXCL)
+            .open(target)
+            .map_err(failed)?;
+        let room = file.seek(SeekFrom::End(0)).map_err(failed)?;
+        if room < length {
+            return Err(TransferError::NoSpace {
+                path,
+                bytes: length,
+                source: io::Error::from_raw_os_error(libc::ENOSPC),
+            });
+        }
+        Ok(Self {
+            temporary: None,
+            target: target.to_owned(),
+            file: Arc::new(file),
+            length,
+        })
+    }
+
+    /// Whether the bytes are written where they stay, so that what was there is gone at once.
+    pub(super) const fn in_place(&self) -> bool {
+        self.temporary.is_none()
+    }
+
+    /// Whether the file may grow to whole blocks for a while, as direct writes need.
+    pub(super) fn may_be_padded(&self) -> bool {
+        if self.in_place() {
+            return self.length.is_multiple_of(BLOCK as u64);
+        }
+        let padded = self.length.next_multiple_of(BLOCK as u64);
+        limits::largest_file().is_none_or(|most| padded <= most)
+    }
+
+    /// Reserves the space first: a full disk is found before the first byte is written.
+    fn reserve(&self) -> Result<(), TransferError> {
+        let bytes = if self.may_be_padded() {
+            self.length.next_multiple_of(BLOCK as u64)
+        } else {
+            self.length
+        };
+        if bytes == 0 {
+            return Ok(());
+        }
+        match rustix::fs::fallocate(&*self.file, rustix::fs::FallocateFlags::empty(), 0, bytes) {
+            Ok(()) | Err(rustix::io::Errno::OPNOTSUPP | rustix::io::Errno::NOSYS) => Ok(()),
+            Err(
+                error @ (rustix::io::Errno::NOSPC
+                | rustix::io::Errno::DQUOT
+                | rustix::io::Errno::FBIG),
+            ) => Err(TransferError::NoSpace {
+                path: self.target.display().to_string(),
+                bytes: self.length,
+                source: error.into(),
+            }),
+            Err(error) => Err(self.failed(error.into())),
+        }
+    }
+
+    fn failed(&self, source: io::Error) -> TransferError {
+        TransferError::Write {
+            path: self.target.display().to_string(),
+            offset: self.length,
+            source,
+        }
+    }
+
+    /// Cuts the padding off, makes the bytes durable and gives the file its name.
+    pub(crate) fn publish(mut self) -> Result<(), TransferError> {
+        let Some(temporary) = self.temporary.take() else {
+            return self.file.sync_all().map_err(|error| self.failed(error));
+        };
+        let done = (|| {
+            self.file.set_len(self.length)?;
+            self.file.sync_all()?;
+            std::fs::rename(&temporary, &self.target)
+        })();
+        if let Err(error) = done {
+            self.temporary = Some(temporary);
+            return Err(self.failed(error));
+        }
+        let parent = self.target.parent().filter(|p| !p.as_os_str().is_empty());
+        let folder = File::open(parent.unwrap_or_else(|| FsPath::new(".")));
+        folder
+            .and_then(|folder| folder.sync_all())
+            .map_err(|error| self.failed(error))
+    }
+
+    pub(super) fn direct(&self) -> Result<Direct, io::Error> {
+        let link = format!("/proc/self/fd/{}", self.file.as_raw_fd());
+        let flags = libc::O_DIRECT | libc::O_CLOEXEC;
+        let file = OpenOptions::new()
+            .read(true)
+            .write(true)
+            .custom_flags(flags)
+            .open(link)?;
+        Ok(Direct {
+            file: Arc::new(file),
+            align: BLOCK as u64,
+        })
+    }
+}
+
+/// What stands where a file shall be written.
+enum Standing {
+    /// Nothing, or a file to take the place of.
+    Replaceable,
+    BlockDevice,
+    /// What a file must not take the place of.
+    Other(&'static str),
+}
+
+fn standing_at(target: &FsPath) -> Standing {
+    let Ok(found) = target.metadata() else {
+        return Standing::Replaceable;
+    };
+    let kind = found.file_type();
+    if kind.is_file() {
+        Standing::Replaceable
+    } else if kind.is_block_device() {
+        Standing::BlockDevice
+    } else if kind.is_dir() {
+        Standing::Other("a directory")
+    } else if kind.is_fifo() {
+        Standing::Other("a FIFO")
+    } else if kind.is_socket() {
+        Standing::Other("a socket")
+    } else {
+        Standing::Other("a character device")
+    }
+}
+
+impl Drop for Publication {
+    fn drop(&mut self) {
+        if let Some(temporary) = &self.temporary {
+            let _ = std::fs::remove_file(temporary);
+        }
+    }
+}
