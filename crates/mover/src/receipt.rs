@@ -150,7 +150,9 @@ impl Account {
                         });
                     }
                     let threaded = ledger.by_threads.min(bytes);
-                    let peer = matches!(self.to, Place::Peer(_));
+                    let peer = [&self.from, &self.to]
+                        .iter()
+                        .any(|end| matches!(end, Place::Peer(_)));
                     if threaded > 0 && !peer {
                         bytes -= threaded;
                         let asked = self.forced == Some(Path::Threads);
@@ -331,12 +333,14 @@ fn bare_route(path: Path, from: &Place, to: &Place) -> Route {
     let drive = Stop::Drive {
         name: "drive".into(),
     };
-    let numa = match to {
+    let saves = matches!(to, Place::File(_) | Place::Drive(_));
+    let memory = if saves { from } else { to };
+    let numa = match memory {
         Place::Host(node) => *node,
         _ => None,
     };
     let host = |use_| Stop::Host { use_, numa };
-    let end = match to {
+    let end = match memory {
         Place::Peer(address) => Stop::Peer { address: *address },
         _ => host(HostUse::Application),
     };
@@ -350,7 +354,7 @@ fn bare_route(path: Path, from: &Place, to: &Place) -> Route {
     let dma = || Carrier::Dma {
         device: "drive".into(),
     };
-    let hops = match path {
+    let mut hops = match path {
         Path::Cached => {
             let copy = Carrier::Cpu {
                 work: CpuWork::KernelCopy,
@@ -363,6 +367,12 @@ fn bare_route(path: Path, from: &Place, to: &Place) -> Route {
         Path::Mapped => vec![hop(drive, host(HostUse::PageCache), dma())],
         _ => vec![hop(drive, end, dma())],
     };
+    if saves {
+        hops.reverse();
+        for hop in &mut hops {
+            std::mem::swap(&mut hop.from, &mut hop.to);
+        }
+    }
     Route {
         name: route_name(path).into(),
         from: from.clone(),
@@ -397,5 +407,42 @@ mod tests {
             };
             assert_eq!(known, Some(expected), "{path}");
         }
+    }
+
+    #[test]
+    fn a_save_takes_the_ways_of_a_load_backwards() {
+        let (file, host) = (Place::File("out".into()), Place::Host(None));
+        for path in [Path::Direct, Path::Cached, Path::Threads] {
+            let load = bare_route(path, &file, &host);
+            let save = bare_route(path, &host, &file);
+            assert_eq!(save.counters(), load.counters(), "{path}");
+            let ends = |route: &Route| {
+                let first = route.hops.first().map(|hop| hop.from.clone());
+                (first, route.hops.last().map(|hop| hop.to.clone()))
+            };
+            let (start, end) = ends(&load);
+            assert_eq!(ends(&save), (end, start), "{path}");
+        }
+    }
+
+    #[test]
+    fn bytes_that_a_drive_takes_out_of_peer_memory_go_by_the_peer_path() {
+        let peer: Place = "peer:0000:04:00.0".parse().expect("a place");
+        let account = Account {
+            from: peer,
+            to: Place::File("out".into()),
+            policy: Policy::Require,
+            forced: None,
+            verify: Verify::No,
+            candidates: Vec::new(),
+            ceiling: None,
+            pieces: Vec::new(),
+            before: Before::look(&[]),
+        };
+        let mut ledger = Ledger::default();
+        ledger.delivered.insert(Way::Direct, 4096);
+        let shares = account.shares(&ledger, 0);
+        let told: Vec<_> = shares.iter().map(|s| (s.path, s.class, s.bytes)).collect();
+        assert_eq!(told, [(Path::Peer, Class::Direct, Bytes(4096))]);
     }
 }
