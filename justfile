@@ -40,6 +40,10 @@ fuzz TARGET SECONDS="60":
     mkdir -p fuzz/corpus/{{TARGET}} fuzz/seeds/{{TARGET}}
     cargo +nightly fuzz run {{TARGET}} fuzz/corpus/{{TARGET}} fuzz/seeds/{{TARGET}} -- -max_total_time={{SECONDS}}
 
+# The fabric's scheduler through many seeds of faults; nightly
+simulate SEEDS="10000":
+    CROWFLY_SIM_SEEDS={{SEEDS}} cargo test -p crowfly-mover --lib fabric::simulation
+
 # Everything that a change must pass
 ci:
     .ci/run

@@ -15,7 +15,7 @@ use crowfly_route::units::Bytes;
 use super::flight::Flight;
 use super::identity::Incarnation;
 use super::provider::{RailId, Verb};
-use super::scheduler::RailState;
+use super::rail::RailState;
 use super::transfer::{Delivery, NicShare};
 
 /// What a finished flight did.

@@ -9,17 +9,16 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use crowfly_route::hop::Class;
-use crowfly_route::obstacle::{Code, Fix, Obstacle};
 use crowfly_route::policy::Policy;
-use crowfly_route::receipt::Path;
 use crowfly_route::units::Bytes;
 
 use super::account;
 use super::error::FabricError;
 use super::flight::{Flight, Order, Piece};
 use super::identity::Incarnation;
-use super::provider::{
-    FlightId, Imm, Link, Op, OpError, OpId, Posted, RailId, Refusal, Release, Segment,
+use super::provider::{FlightId, Op, OpError, OpId, Posted, RailId, Refusal, Release};
+use super::rail::{
+    InFlight, Rail, RailReport, RailState, RailTotals, allows, asked_for, rail_failed, rank,
 };
 use super::transfer::{Canceller, Outcome, Slot};
 
@@ -31,75 +30,6 @@ pub const STRIPE: u64 = 128 << 10;
 const MAX_RETRIES: u64 = 1024;
 /// How long a cancelled op may hold its memory before its link is closed.
 const RELEASE_GRACE: Duration = Duration::from_secs(1);
-
-/// A rail as it is told to the scheduler.
-pub(crate) struct Rail {
-    pub path: Path,
-    pub nic: String,
-    /// Share of the load, relative to the other rails.
-    pub weight: f64,
-    pub link: Arc<dyn Link>,
-}
-
-/// What went by one rail so far.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
-pub struct RailTotals {
-    /// Bytes written to the peer.
-    pub written: Bytes,
-    /// Bytes read from the peer.
-    pub read: Bytes,
-    /// Ops that ended well.
-    pub ops: u64,
-    /// Ops that ended badly.
-    pub failed_ops: u64,
-}
-
-/// The running totals of one rail.
-#[derive(Clone, Debug, serde::Serialize)]
-pub struct RailReport {
-    /// The engine path.
-    pub path: Path,
-    /// The NIC on this host.
-    pub nic: String,
-    /// Why it is down, if it is.
-    pub down: Option<String>,
-    /// What went by it.
-    pub totals: RailTotals,
-}
-
-pub(crate) struct RailState {
-    pub rail: Rail,
-    class: Class,
-    down: Option<String>,
-    ops: HashMap<OpId, InFlight>,
-    bytes: u64,
-    full: bool,
-    pub totals: RailTotals,
-}
-
-impl RailState {
-    /// Whether another op of any size could be posted.
-    fn has_room(&self) -> bool {
-        let limits = self.rail.link.limits();
-        self.down.is_none()
-            && !self.full
-            && self.ops.len() < limits.ops
-            && (self.ops.is_empty() || self.bytes < limits.bytes)
-    }
-
-    pub(crate) fn moved(&self) -> u64 {
-        self.totals.written.0 + self.totals.read.0
-    }
-}
-
-struct InFlight {
-    flight: FlightId,
-    segments: Vec<Segment>,
-    imm: Option<Imm>,
-    bytes: u64,
-    /// Since when its memory is waited for.
-    leaving: Option<Duration>,
-}
 
 struct State {
     peer: Incarnation,
@@ -678,43 +608,4 @@ impl State {
         let grace = ops.filter_map(|op| op.leaving.map(|since| since + RELEASE_GRACE));
         deadlines.chain(grace).min()
     }
-}
-
-const fn allows(policy: Policy, class: Class) -> bool {
-    match policy {
-        Policy::Require => matches!(class, Class::Direct),
-        Policy::Staged => matches!(class, Class::Staged),
-        Policy::Socket => matches!(class, Class::Socket),
-        Policy::Prefer => true,
-    }
-}
-
-/// Which path is straighter: smaller is better.
-const fn rank(path: Path) -> u8 {
-    match path {
-        Path::Shm => 0,
-        Path::Verbs => 1,
-        _ => 2,
-    }
-}
-
-fn asked_for(rail: &Rail, policy: Policy) -> Obstacle {
-    Obstacle::blocks(
-        Code::AskedFor,
-        format!(
-            "policy `{policy}` was asked for, which rules out {} of {}",
-            rail.path, rail.nic
-        ),
-    )
-    .seen("policy", policy.as_str())
-    .fixed_by(Fix::by_hand("Ask for the policy `prefer`."))
-}
-
-fn rail_failed(rail: &Rail, why: &str) -> Obstacle {
-    Obstacle::blocks(
-        Code::RailFailed,
-        format!("{} of {} failed while it was in use", rail.path, rail.nic),
-    )
-    .seen(format!("{}:{}", rail.path, rail.nic), why)
-    .fixed_by(Fix::by_hand("Look at the NIC, its cable and the peer."))
 }

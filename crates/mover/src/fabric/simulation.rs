@@ -23,8 +23,9 @@ use super::memory::Buffer;
 use super::provider::{
     FlightId, Imm, Limits, Link, Op, OpError, OpId, Posted, RailId, Refusal, Release, Verb,
 };
+use super::rail::Rail;
 use super::region::{Access, RegionCore, Registrations};
-use super::scheduler::{Rail, Scheduler};
+use super::scheduler::Scheduler;
 use super::transfer::{Canceller, Outcome, Slot, Transfer};
 
 /// Seeds when nobody says how many.
