@@ -40,7 +40,7 @@ pub(crate) fn judge(case: &Case, mut findings: Vec<Finding>) -> Diagnosis {
         .fold(start, |worst, kind| worst.worse(kind.verdict));
     complete::complete(&mut findings);
     price::price(case, &mut findings);
-    findings.sort_by_key(|finding| std::cmp::Reverse(finding.severity));
+    findings.sort_by_key(|finding| (std::cmp::Reverse(finding.severity), is_symptom(finding)));
     let missing = collect::missing(case, verdict, &kinds);
     let headline = headline::headline(case, verdict, &kinds, &findings);
     let pairs_beyond_limit = pairs.len().saturating_sub(Diagnosis::MAX_PAIRS) as u64;
@@ -55,6 +55,13 @@ pub(crate) fn judge(case: &Case, mut findings: Vec<Finding>) -> Diagnosis {
         findings,
         missing,
     }
+}
+
+/// Whether a finding says that data goes the wrong way and not why: among equals, causes come first,
+/// because they are what a person can act on.
+fn is_symptom(finding: &Finding) -> bool {
+    const SYMPTOMS: [&str; 2] = ["N8", "T1"];
+    SYMPTOMS.contains(&finding.code)
 }
 
 /// The codes of findings that name a pair or prove something about its whole kind.

@@ -85,6 +85,21 @@ fn given_a_log_and_a_matrix_then_they_tell_one_story() {
 }
 
 #[test]
+fn given_a_cause_and_its_symptom_then_the_cause_comes_first() {
+    let diagnosis = paste(
+        "d:1:2 [0] NCCL INFO NET/OFI Could not disable CUDA API usage for HMEM, disabling GDR\n\
+         d:1:2 [0] NCCL INFO Channel 00/0 : 0[0] -> 1[0] [send] via NET/Libfabric/0\n",
+    );
+    assert_eq!(diagnosis.verdict, Verdict::Staged);
+    assert_eq!(codes(&diagnosis)[..2], ["V1", "N8"]);
+    assert!(
+        diagnosis.headline.contains("GPUDirect RDMA off"),
+        "{}",
+        diagnosis.headline
+    );
+}
+
+#[test]
 fn given_channels_that_are_direct_then_a_far_matrix_does_not_outweigh_them() {
     let direct = RUN.replace("via NET/IB/0\n", "via NET/IB/0/GDRDMA\n");
     let diagnosis = diagnose(&case(&[("nccl.log", &direct), ("topo.txt", TOPOLOGY)]));

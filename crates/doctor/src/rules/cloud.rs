@@ -43,6 +43,9 @@ fn is_ofi(log: &NcclLog) -> bool {
             PluginNote::OfiPlugin(_) | PluginNote::Libfabric(_) | PluginNote::OfiProvider { .. }
         )
     }) || log.networks.iter().any(|n| n.what.contains("Libfabric"))
+        || net_uses(log)
+            .iter()
+            .any(|u| u.network.contains("Libfabric"))
 }
 
 fn aws(rule: &Rule, case: &Case) -> Vec<Finding> {

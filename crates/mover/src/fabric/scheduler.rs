@@ -2,7 +2,7 @@
 //! have room, tries again elsewhere what a failed rail dropped, and ends every transfer in time.
 //!
 //! It is a plain state machine under one lock. Time comes in from outside, and links are reached
-//! through [`Link`] alone, so a simulation drives the very code that runs in production.
+//! through [`Link`](super::provider::Link) alone, so a simulation drives the very code that runs in production.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
