@@ -135,20 +135,24 @@ fn of_site(
     Some(finding)
 }
 
-/// Steps that let NCCL use GPUDirect RDMA over the distance that is there.
+/// Steps that let NCCL use GPUDirect RDMA over the distance that is there. What `nvidia-smi` calls
+/// `NODE`, NCCL counts as `PHB`: both lead through the processor of one NUMA node.
 fn with_fix(finding: Finding, word: &str) -> Finding {
-    let value = if word == "PHB" { "PHB" } else { "SYS" };
+    let value = match word {
+        "PHB" | "NODE" => "PHB",
+        _ => "SYS",
+    };
     finding
-        .fixed_by(Fix::by_hand(
-            "Put the GPU and a NIC under the same PCIe switch, where the board allows it.",
-        ))
         .fixed_by(
             Fix::run(
-                "Or let NCCL use GPUDirect RDMA over this distance, on every rank, and keep it only if it measures faster.",
+                "Let NCCL use GPUDirect RDMA over this distance, on every rank, and keep it only if it measures faster.",
                 format!("export NCCL_NET_GDR_LEVEL={value}   # mpirun: -x NCCL_NET_GDR_LEVEL; srun: --export=ALL"),
             )
             .checked_by("NCCL_DEBUG=INFO NCCL_DEBUG_SUBSYS=INIT,NET,GRAPH <job> 2>&1 | grep 'via NET' | grep -vc GDRDMA   # 0 is right"),
         )
+        .fixed_by(Fix::by_hand(
+            "Or put the GPU and a NIC under the same PCIe switch, where the board allows it.",
+        ))
         .doubting("Through the host bridge GPUDirect RDMA can be slower than the copy on some CPUs: measure both.")
 }
 
