@@ -42,14 +42,23 @@ pub(super) fn headline(
         }
         (Verdict::Direct, _) => "The data goes straight, as far as shown".to_owned(),
         (_, Some(finding)) => trimmed(&finding.title).to_owned(),
-        (Verdict::DirectButSlow, None) => {
-            "The data goes straight, below what the devices could do".to_owned()
-        }
-        (Verdict::Staged, None) => "Data is bounced through host memory".to_owned(),
+        (Verdict::DirectButSlow, None) => with_warning(
+            "The data goes straight, below what the devices could do",
+            findings,
+        ),
+        (Verdict::Staged, None) => with_warning("Data is bounced through host memory", findings),
         (Verdict::Socket, None) => "Data goes through the kernel's network stack".to_owned(),
         (Verdict::Broken, None) => "Data does not arrive".to_owned(),
     };
     format!("{opening}.")
+}
+
+/// What nothing graver accounts for, a warning may.
+fn with_warning(opening: &str, findings: &[Finding]) -> String {
+    match findings.iter().find(|f| f.severity == Severity::Warning) {
+        Some(finding) => format!("{opening}: {}", trimmed(&finding.title)),
+        None => opening.to_owned(),
+    }
 }
 
 fn trimmed(title: &str) -> &str {

@@ -75,9 +75,16 @@ impl CompletionError {
         Self::Ofi {
             code: after(rest, "RC: ").and_then(named_number),
             error: error.and_then(named_number),
-            text: words.trim_end_matches([')', '.', ' ']).to_owned(),
+            text: closed(words.trim_end_matches([')', '.', ' '])),
         }
     }
+}
+
+/// The words with each parenthesis closed that they open.
+fn closed(words: &str) -> String {
+    let open = words.matches('(').count();
+    let missing = open.saturating_sub(words.matches(')').count());
+    format!("{words}{}", ")".repeat(missing))
 }
 
 fn after<'a>(text: &'a str, mark: &str) -> Option<&'a str> {
@@ -179,6 +186,15 @@ mod tests {
                 text: "Unresponsive receiver".into()
             })
         );
+    }
+
+    #[test]
+    fn a_parenthesis_within_the_words_is_closed() {
+        let text = "NET/OFI Request 0x1 completed with error. RC: 5. Error: 7 (Gone (no answer) My EFA addr: x). Completed length: 0";
+        assert!(matches!(
+            CompletionError::parse(text),
+            Some(CompletionError::Ofi { text, .. }) if text == "Gone (no answer)"
+        ));
     }
 
     #[test]

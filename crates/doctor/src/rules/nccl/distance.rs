@@ -135,13 +135,10 @@ fn of_site(
     Some(finding)
 }
 
-/// Steps that let NCCL use GPUDirect RDMA over the distance that is there. What `nvidia-smi` calls
-/// `NODE`, NCCL counts as `PHB`: both lead through the processor of one NUMA node.
+/// Steps that let NCCL use GPUDirect RDMA over the distance that is there. NCCL has no level `NODE`: by
+/// its own walk of sysfs such a pair is `PHB` or `SYS`, so only `SYS` is sure to reach it.
 fn with_fix(finding: Finding, word: &str) -> Finding {
-    let value = match word {
-        "PHB" | "NODE" => "PHB",
-        _ => "SYS",
-    };
+    let value = if word == "PHB" { "PHB" } else { "SYS" };
     finding
         .fixed_by(
             Fix::run(

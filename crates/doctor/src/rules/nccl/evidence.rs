@@ -75,13 +75,13 @@ fn channels(rule: &Rule, case: &Case) -> Vec<Finding> {
         findings.extend(without_gdr(rule, log));
         let nothing = rdma_uses(log).is_empty();
         if let (true, Some(cut)) = (nothing, &log.cut) {
-            findings.push(
-                rule.note(format!(
-                    "{} channel lines were cut short by other output; they prove nothing either way",
-                    cut.count
-                ))
-                .quoting(&cut.first),
-            );
+            let lines = match cut.count {
+                1 => "A channel line was cut short by other output; it proves nothing".to_owned(),
+                count => format!(
+                    "{count} channel lines were cut short by other output; they prove nothing"
+                ),
+            };
+            findings.push(rule.note(format!("{lines} either way")).quoting(&cut.first));
         }
     }
     findings
