@@ -31,8 +31,9 @@ const TELLING: Duration = Duration::from_millis(200);
 /// What has to be gone when the process ends before its time.
 static LEFTOVERS: Mutex<Vec<PathBuf>> = Mutex::new(Vec::new());
 
-/// Takes over the signals that ask the process to end, for the rest of its life. A signal that the
-/// caller had ignored, as `nohup` does, stays ignored.
+/// Takes over the signals that ask the process to end, for the rest of its life. A hang-up that the
+/// caller had ignored, as `nohup` does, stays ignored. An ignored SIGINT does not: shells start
+/// every background job of a script so, and whoever signals one by hand means it.
 pub fn take_over(global: Global) -> Result<(), Failure> {
     let unavailable = |error: io::Error| {
         let what = format!("could not take over Ctrl-C: {error}");
@@ -40,7 +41,7 @@ pub fn take_over(global: Global) -> Result<(), Failure> {
     };
     let ignored = ignored(&fs::read_to_string("/proc/self/status").unwrap_or_default());
     let heeded = ENDING.into_iter().map(|(signal, _)| signal);
-    let heeded = heeded.filter(|signal| ignored >> (signal - 1) & 1 == 0);
+    let heeded = heeded.filter(|signal| *signal != SIGHUP || ignored >> (signal - 1) & 1 == 0);
     let mut signals = Signals::new(heeded).map_err(unavailable)?;
     let end = move || {
         if let Some(signal) = signals.forever().next() {

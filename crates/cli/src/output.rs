@@ -1,7 +1,7 @@
 //! Where a command's words go: results to standard output, notes and progress to standard error.
 
 use std::borrow::Cow;
-use std::io::{self, IsTerminal, Write};
+use std::io::{self, BufWriter, IsTerminal, Write};
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -19,6 +19,9 @@ use crate::render::progress::Progress;
 pub const MAX_COLUMNS: usize = 100;
 /// Narrower terminals get this many columns and wrap by themselves.
 const MIN_COLUMNS: usize = 60;
+
+/// Long documents are written in pieces of this size: a whole one in memory costs more than its making.
+const BUFFER_BYTES: usize = 64 << 10;
 
 /// Whether anything went to standard output: a document that follows half of another is none.
 static BEGUN: AtomicBool = AtomicBool::new(false);
@@ -111,22 +114,34 @@ impl Output {
 
     /// Prints text for people on standard output.
     pub fn text(&mut self, text: &str) -> Result<(), Failure> {
-        let newline = if text.ends_with('\n') { "" } else { "\n" };
+        let newline: &[u8] = if text.ends_with('\n') { b"" } else { b"\n" };
         let styled = self.stdout.current_choice() != ColorChoice::Never;
         let text = if styled {
             Cow::Borrowed(text)
         } else {
             unstyled(text)
         };
-        self.bytes(format!("{text}{newline}").as_bytes())
+        self.write(|to| {
+            to.write_all(text.as_bytes())
+                .and_then(|()| to.write_all(newline))
+        })
     }
 
     /// Prints bytes that are no text for people: a script, a picture, a manual page.
     pub fn bytes(&mut self, bytes: &[u8]) -> Result<(), Failure> {
+        self.write(|to| to.write_all(bytes))
+    }
+
+    /// Hands standard output to something that writes much, buffered.
+    fn write(
+        &mut self,
+        words: impl FnOnce(&mut BufWriter<io::StdoutLock<'_>>) -> io::Result<()>,
+    ) -> Result<(), Failure> {
         BEGUN.store(true, Ordering::SeqCst);
-        let mut raw = io::stdout().lock();
-        let written = raw.write_all(bytes).and_then(|()| raw.flush());
-        drop(raw);
+        let mut to = BufWriter::with_capacity(BUFFER_BYTES, io::stdout().lock());
+        let written = words(&mut to).and_then(|()| to.flush());
+        // What could not be written is not tried again.
+        let _ = to.into_parts();
         self.heard(written)
     }
 
@@ -193,10 +208,10 @@ impl Output {
     }
 
     fn json_document<D: Serialize>(&mut self, document: &D) -> Result<(), Failure> {
-        let mut json = terminal::to_json(document)
-            .map_err(|error| Failure::output(&io::Error::other(error)))?;
-        json.push(b'\n');
-        self.bytes(&json)
+        self.write(|to| {
+            terminal::write_json(document, to)?;
+            to.write_all(b"\n")
+        })
     }
 }
 

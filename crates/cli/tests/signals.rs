@@ -17,8 +17,14 @@ fn folder(test: &str) -> PathBuf {
     folder
 }
 
+/// Starts the program with the signals as a terminal gives them: whoever runs the tests may ignore
+/// some, as `nohup` and the background jobs of scripts do.
 fn start(arguments: &[&str], stdin: Stdio) -> Child {
-    Command::new(env!("CARGO_BIN_EXE_crowfly"))
+    Command::new("env")
+        .args([
+            "--default-signal=HUP,INT,TERM",
+            env!("CARGO_BIN_EXE_crowfly"),
+        ])
         .args(arguments)
         .stdin(stdin)
         .stdout(Stdio::piped())
@@ -94,7 +100,21 @@ fn given_a_result_that_nobody_takes_the_signal_is_not_kept_waiting() {
 }
 
 #[test]
-fn given_a_signal_that_the_caller_ignores_it_stays_ignored() {
+fn given_a_background_job_of_a_script_an_interrupt_still_ends_it() {
+    let mut command = Command::new("sh");
+    let script = "trap '' INT; exec \"$0\" explain -";
+    command.args(["-c", script, env!("CARGO_BIN_EXE_crowfly")]);
+    command.stdin(Stdio::piped()).stdout(Stdio::piped());
+    let mut child = command.process_group(0).spawn().expect("it starts");
+    let stdin = child.stdin.take();
+    await_handler(&child);
+    signal(&child, "INT");
+    assert_eq!(end(child).status.code(), Some(130));
+    drop(stdin);
+}
+
+#[test]
+fn given_a_hang_up_that_the_caller_ignores_it_stays_ignored() {
     let mut command = Command::new("sh");
     let script = "trap '' HUP; exec \"$0\" explain -";
     command.args(["-c", script, env!("CARGO_BIN_EXE_crowfly")]);

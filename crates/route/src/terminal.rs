@@ -20,9 +20,17 @@ pub fn is_harmful(c: char) -> bool {
 /// When the value has no JSON form, such as a map whose keys are no text.
 pub fn to_json(value: &impl Serialize) -> Result<Vec<u8>, serde_json::Error> {
     let mut json = Vec::new();
-    let mut serializer = Serializer::with_formatter(&mut json, Harmless::default());
-    value.serialize(&mut serializer)?;
+    write_json(value, &mut json)?;
     Ok(json)
+}
+
+/// Writes what [`to_json`] returns, in many small pieces.
+///
+/// # Errors
+/// When the value has no JSON form, or with the stream's own error.
+pub fn write_json(value: &impl Serialize, to: &mut impl Write) -> Result<(), serde_json::Error> {
+    let mut serializer = Serializer::with_formatter(to, Harmless::default());
+    value.serialize(&mut serializer)
 }
 
 #[derive(Default)]
