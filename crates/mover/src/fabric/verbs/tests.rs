@@ -276,9 +276,11 @@ fn more_values_than_receives_are_posted_arrive_all_because_each_is_posted_again(
             imm: Some((Imm(value), FlightId(0))),
         };
         let _ = j.out.post(alone).expect("posted");
-        // Not more at a time than are posted: this NIC does not wait for the receiver.
+        // Not more at a time than are posted: this NIC does not wait for the receiver. And not more
+        // than the queue holds: it has room again when the completion was heard.
         if value % 128 == 127 {
             j.heard_there.wait(value as usize + 1);
+            j.heard.wait(value as usize + 1);
         }
     }
     let arrived = j.heard_there.wait(COUNT as usize);
