@@ -47,4 +47,5 @@ if [ "$RIG_SHAPE" = one-switch ]; then
 	file=$(file_on $name ext4 $MIB) || fail "$file"
 	witnessed "receipt-staged:$name:gpu0:read:load-staged.json" \
 		kept load-staged.json load --policy staged --verify || fail "--policy staged failed"
+	umount "/run/files/$name-ext4"
 fi

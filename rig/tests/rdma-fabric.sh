@@ -1,4 +1,4 @@
-# shapes: one-switch
+# shapes: root-ports
 # The whole fabric by RDMA alone: contents and receipts on clean and lossy cables; a region taken back, a black
 # hole, a cut cable and a crash each end in a typed error in time, with the memory given back.
 . "$RIG_HOME/guest/lib.sh"

@@ -1,4 +1,4 @@
-# shapes: one-switch
+# shapes: root-ports-zen
 # crowfly's own bindings of the verbs: right contents on clean and lossy cables, each fault with its
 # status and within its deadline, and the refusal of a dma-buf as obstacles.
 . "$RIG_HOME/guest/lib.sh"

@@ -29,3 +29,4 @@ done
 other=$(file_on nvme1 ext4 1) || fail "$other"
 "$WRITE_BACK" "$file" "$(pci_of gpu0)" "$block" 2>"$RIG_OUT/save-busy.log" && fail "a mounted device was written over"
 grep -q busy "$RIG_OUT/save-busy.log" || fail "not told that the device is in use: $(cat "$RIG_OUT/save-busy.log")"
+umount /run/files/nvme1-ext4 /run/files/nvme0-ext4

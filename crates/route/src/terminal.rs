@@ -66,8 +66,9 @@ impl Formatter for Harmless {
         to: &mut W,
         text: &str,
     ) -> io::Result<()> {
-        let plain = |byte: u8| byte.is_ascii() && byte != 0x7f;
-        if text.bytes().all(plain) {
+        // Without a way out of the loop, many bytes are looked at in one step.
+        let plain = |all, byte: u8| all & byte.is_ascii() & (byte != 0x7f);
+        if text.bytes().fold(true, plain) {
             return to.write_all(text.as_bytes());
         }
         let mut rest = text;

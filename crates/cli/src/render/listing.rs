@@ -1,5 +1,7 @@
 //! A checkpoint's tensors as a table.
 
+use std::fmt::Write;
+
 use crowfly_route::units::Bytes;
 
 use super::cell::Cell;
@@ -49,12 +51,14 @@ fn table(listing: &Listing<'_>) -> Table {
 }
 
 fn shape(shape: &[u64]) -> String {
-    let dimensions: Vec<String> = shape.iter().map(u64::to_string).collect();
-    if dimensions.is_empty() {
-        "scalar".into()
-    } else {
-        dimensions.join("×")
+    let [first, rest @ ..] = shape else {
+        return "scalar".into();
+    };
+    let mut text = first.to_string();
+    for dimension in rest {
+        let _ = write!(text, "×{dimension}");
     }
+    text
 }
 
 fn summary(listing: &Listing<'_>) -> String {

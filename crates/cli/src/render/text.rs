@@ -9,9 +9,10 @@ use crowfly_route::units::significant;
 /// Text from outside (names, evidence, labels) with control characters spelled out, so that it can
 /// neither move the cursor nor forge a line.
 pub fn harmless(text: &str) -> Cow<'_, str> {
-    // A model's listing is tens of thousands of plain names.
-    let plain = |byte: u8| matches!(byte, b' '..=b'~');
-    if text.bytes().all(plain) || !text.chars().any(is_harmful) {
+    // A model's listing is tens of thousands of plain names. Without a way out of the loop, many
+    // bytes are looked at in one step.
+    let plain = |all, byte: u8| all & matches!(byte, b' '..=b'~');
+    if text.bytes().fold(true, plain) || !text.chars().any(is_harmful) {
         return Cow::Borrowed(text);
     }
     let mut clean = String::with_capacity(text.len() + 8);

@@ -289,7 +289,8 @@ fn stall(options: &Options, link: &mut Link) -> Result<(), Failure> {
     match (failure, options.patience.retries) {
         // This retry count never ends on soft-RoCE: the deadline does.
         (None, 7) | (Some(Status::RETRIES_EXHAUSTED), _) => Ok(()),
-        (Some(Status::FLUSHED), _) => Ok(()),
+        // The regions of a process that dies go before its queue pairs.
+        (Some(Status::FLUSHED | Status::REMOTE_ACCESS), _) => Ok(()),
         (failure, _) => Err(format!("{failure:?}").into()),
     }
 }
