@@ -86,6 +86,9 @@ impl Reader for EnvironmentReader {
         if let Some(verdict) = self.specified(line) {
             return verdict;
         }
+        if !may_name_relevant(line.text) {
+            return Verdict::Refused;
+        }
         let variables = command(line.text);
         if variables.is_empty() {
             return Verdict::Refused;
@@ -139,6 +142,20 @@ fn is_relevant(name: &str) -> bool {
     RELEVANT.iter().any(|front| name.starts_with(front)) || RELEVANT_NAMES.contains(&name)
 }
 
+/// Whether a line can hold a relevant name at all. Most lines of a training job cannot, which is much
+/// quicker to see than to take them apart.
+fn may_name_relevant(text: &str) -> bool {
+    let bytes = text.as_bytes();
+    let upper_before = |at: usize| {
+        let before = at.checked_sub(1).and_then(|before| bytes.get(before));
+        before.is_some_and(|b| b.is_ascii_uppercase() || b.is_ascii_digit())
+    };
+    memchr::memchr_iter(b'_', bytes).any(upper_before)
+        || ["RANK", "LIBCUFILE"]
+            .iter()
+            .any(|name| memchr::memmem::find(bytes, name.as_bytes()).is_some())
+}
+
 fn is_name(name: &str) -> bool {
     name.starts_with(|c: char| c.is_ascii_uppercase() || c == '_')
         && name.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_')
@@ -147,6 +164,8 @@ fn is_name(name: &str) -> bool {
 /// `NAME=value` alone on its line, `export NAME=value`, `declare -x NAME="value"`.
 fn assignment(text: &str) -> Option<((&str, &str), VariableOrigin)> {
     let trimmed = text.trim_start();
+    let may_begin = |c: char| c.is_ascii_uppercase() || matches!(c, '_' | 'e' | 'd');
+    trimmed.starts_with(may_begin).then_some(())?;
     let exported = ["export ", "declare -x ", "ENV "]
         .iter()
         .find_map(|word| trimmed.strip_prefix(word));
@@ -249,5 +268,20 @@ fn split(variable: &str) -> (&str, Option<&str>) {
     match variable.split_once('=') {
         Some((name, value)) => (name, Some(value)),
         None => (variable, None),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_relevant_name_passes_the_quick_look_and_ordinary_words_do_not() {
+        for name in RELEVANT.iter().chain(&RELEVANT_NAMES) {
+            assert!(may_name_relevant(&format!("mpirun -x {name}")), "{name}");
+        }
+        for line in ["step 7 loss=2.1 lr=1e-4", "a_b c", "", "_"] {
+            assert!(!may_name_relevant(line), "{line}");
+        }
     }
 }
