@@ -1,5 +1,9 @@
 //! The reader of environment variables.
 
+use std::sync::LazyLock;
+
+use memchr::memmem::Finder;
+
 use super::{Environment, Variable, VariableOrigin};
 use crate::evidence::line::Line;
 use crate::evidence::reader::{Reader, Verdict};
@@ -142,6 +146,10 @@ fn is_relevant(name: &str) -> bool {
     RELEVANT.iter().any(|front| name.starts_with(front)) || RELEVANT_NAMES.contains(&name)
 }
 
+/// The relevant names that have no underscore after a capital letter or a digit.
+static WITHOUT_UNDERSCORE: LazyLock<[Finder<'_>; 2]> =
+    LazyLock::new(|| [Finder::new("RANK"), Finder::new("LIBCUFILE")]);
+
 /// Whether a line can hold a relevant name at all. Most lines of a training job cannot, which is much
 /// quicker to see than to take them apart.
 fn may_name_relevant(text: &str) -> bool {
@@ -151,9 +159,9 @@ fn may_name_relevant(text: &str) -> bool {
         before.is_some_and(|b| b.is_ascii_uppercase() || b.is_ascii_digit())
     };
     memchr::memchr_iter(b'_', bytes).any(upper_before)
-        || ["RANK", "LIBCUFILE"]
+        || WITHOUT_UNDERSCORE
             .iter()
-            .any(|name| memchr::memmem::find(bytes, name.as_bytes()).is_some())
+            .any(|name| name.find(bytes).is_some())
 }
 
 fn is_name(name: &str) -> bool {
