@@ -5,7 +5,7 @@
 . "$RIG_HOME/guest/lib.sh"
 needs_crowfly
 
-MIB=16
+MIB=8
 
 # load FILE ARGUMENTS...
 load() { "$CROWFLY" load "$file" --to "peer:$(pci_of gpu0)" --json "$@"; }

@@ -62,7 +62,7 @@ else
 	echo "dma-buf: not looked at, the kernel has no udmabuf"
 fi
 
-sees clean verify --size 2097152
+sees clean verify --size 1048576
 sees messages messages
 sees bad-key bad-key
 sees outside outside
@@ -70,7 +70,7 @@ sees gone gone
 sees no-receive no-receive --receiver-retries 1
 for loss in 1 10; do
 	for side in west east; do impair $side loss $loss%; done
-	sees "loss-$loss" verify --size 1048576
+	sees "loss-$loss" verify --size 524288
 	for side in west east; do repair $side; done
 done
 
