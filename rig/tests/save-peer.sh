@@ -1,4 +1,4 @@
-# shapes: one-switch
+# shapes: iommu-zen
 # crowfly takes a file into peer memory and writes it back out of it, to a block device and through
 # ext4 and xfs, with nothing in between; the receipt of the writing agrees with QEMU's trace.
 . "$RIG_HOME/guest/lib.sh"
