@@ -17,6 +17,7 @@ pub mod seeded;
 pub mod select;
 
 pub use error::{CheckpointError, NamedBy, Note, OtherFormat};
+pub(crate) use file::not_a_file;
 pub use file::{CheckpointFile, NotAFile, Stamp};
 pub use open::{Checkpoint, FileNumber, Kind, TensorId};
 pub use quoted::{MAX_QUOTED_CHARS, Quoted};

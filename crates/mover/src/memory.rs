@@ -207,8 +207,9 @@ impl Memory {
     }
 }
 
-/// Asks for pages of one NUMA node; the kernel falls back to others when it is full.
-fn bind(base: NonNull<u8>, len: usize, node: NumaNode) -> bool {
+/// Asks for pages of one NUMA node for a mapping of this process; the kernel falls back to others
+/// when it is full.
+pub(crate) fn bind(base: NonNull<u8>, len: usize, node: NumaNode) -> bool {
     const MPOL_PREFERRED: libc::c_int = 1;
     const BITS: u32 = 1024;
     if node.0 >= BITS {
@@ -216,7 +217,7 @@ fn bind(base: NonNull<u8>, len: usize, node: NumaNode) -> bool {
     }
     let mut mask = [0u64; (BITS / 64) as usize];
     mask[(node.0 / 64) as usize] = 1 << (node.0 % 64);
-    // SAFETY: the range is a mapping of ours, and the mask outlives the call and has BITS bits.
+    // SAFETY: the call changes no contents, wherever the range lies; the mask outlives the call and has BITS bits.
     let rc = unsafe {
         libc::syscall(
             libc::SYS_mbind,

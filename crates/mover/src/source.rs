@@ -12,7 +12,7 @@ use crowfly_route::obstacle::{Code, Fix, Obstacle};
 use crowfly_route::units::NumaNode;
 use rustix::fs::{AtFlags, StatxFlags};
 
-use crate::checkpoint::Stamp;
+use crate::checkpoint::{NotAFile, Stamp, not_a_file};
 use crate::error::{NO_SIZE, TransferError};
 use crate::memory::BLOCK;
 
@@ -69,29 +69,23 @@ impl Source {
             OpenOptions::new().read(true).custom_flags(flags).open(path)
         };
         // Looking before opening: opening a device node or a FIFO can have effects of its own.
-        let kind = std::fs::metadata(path).map_err(failed)?.file_type();
-        let found = if kind.is_dir() {
-            Some("a directory")
-        } else if kind.is_fifo() {
-            Some("a FIFO")
-        } else if kind.is_socket() {
-            Some("a socket")
-        } else if kind.is_char_device() {
-            Some("a character device")
-        } else {
-            None
+        let stands = std::fs::metadata(path).map_err(failed)?;
+        let is_device = match not_a_file(&stands) {
+            None => false,
+            Some(NotAFile::BlockDevice) => true,
+            Some(found) => {
+                let (path, found) = (name, found.as_str());
+                return Err(TransferError::NotAFile { path, found });
+            }
         };
-        if let Some(found) = found {
-            return Err(TransferError::NotAFile { path: name, found });
-        }
         let mut buffered = open(0).map_err(failed)?;
         let stamp = Stamp::of(&buffered).map_err(failed)?;
-        let size = if kind.is_block_device() {
+        let size = if is_device {
             buffered.seek(SeekFrom::End(0)).map_err(failed)?
         } else {
             stamp.len
         };
-        if kind.is_file() && !says_its_size(&buffered, size) {
+        if !is_device && !says_its_size(&buffered, size) {
             let found = NO_SIZE;
             return Err(TransferError::NotAFile { path: name, found });
         }

@@ -11,7 +11,7 @@ use crowfly_route::units::Bytes;
 
 use super::error::CheckpointError;
 use super::header::{Header, Tensor};
-use crate::error::TransferError;
+use crate::error::{NO_SIZE, TransferError};
 use crate::source::Source;
 
 /// A file whose bytes belong to a checkpoint.
@@ -118,21 +118,29 @@ pub enum NotAFile {
     Other,
 }
 
-impl fmt::Display for NotAFile {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
+impl NotAFile {
+    /// The words for it.
+    pub const fn as_str(self) -> &'static str {
+        match self {
             Self::Directory => "a directory",
             Self::Fifo => "a FIFO",
             Self::Socket => "a socket",
             Self::CharacterDevice => "a character device",
             Self::BlockDevice => "a block device",
-            Self::WithoutSize => "a file whose size is not that of what it says",
+            Self::WithoutSize => NO_SIZE,
             Self::Other => "not a file",
-        })
+        }
     }
 }
 
-fn not_a_file(metadata: &Metadata) -> Option<NotAFile> {
+impl fmt::Display for NotAFile {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+/// What stands there, by its metadata, where it is no regular file.
+pub(crate) fn not_a_file(metadata: &Metadata) -> Option<NotAFile> {
     let kind = metadata.file_type();
     if kind.is_file() {
         None

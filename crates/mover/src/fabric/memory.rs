@@ -19,7 +19,7 @@ use crowfly_route::units::NumaNode;
 use rustix::fs::{MemfdFlags, SealFlags};
 use rustix::mm::{Advice, MapFlags, ProtFlags};
 
-use crate::memory::MemoryError;
+use crate::memory::{MemoryError, bind};
 
 /// Keeps foreign memory alive.
 pub type Keeper = Arc<dyn std::any::Any + Send + Sync>;
@@ -80,7 +80,8 @@ impl Backing {
         };
         let file = make().map_err(failed)?;
         let mut backing = Self::map(file, len, true).map_err(failed)?;
-        backing.place = Place::Host(numa.filter(|node| backing.bind(*node)));
+        backing.place =
+            Place::Host(numa.filter(|node| bind(backing.base, backing.len.max(1), *node)));
         Ok(backing)
     }
 
@@ -126,29 +127,6 @@ impl Backing {
             writable,
             place: Place::Host(None),
         })
-    }
-
-    fn bind(&self, node: NumaNode) -> bool {
-        const MPOL_PREFERRED: libc::c_int = 1;
-        const BITS: u32 = 1024;
-        if node.0 >= BITS {
-            return false;
-        }
-        let mut mask = [0u64; (BITS / 64) as usize];
-        mask[(node.0 / 64) as usize] = 1 << (node.0 % 64);
-        // SAFETY: the range is a mapping of ours, and the mask outlives the call and has BITS bits.
-        let rc = unsafe {
-            libc::syscall(
-                libc::SYS_mbind,
-                self.base.as_ptr(),
-                self.len.max(1),
-                MPOL_PREFERRED,
-                mask.as_ptr(),
-                libc::c_ulong::from(BITS),
-                0,
-            )
-        };
-        rc == 0
     }
 
     /// How many bytes there are.

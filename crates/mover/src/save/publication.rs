@@ -3,13 +3,14 @@
 use std::fs::{File, OpenOptions};
 use std::io::{self, Seek, SeekFrom};
 use std::os::fd::AsRawFd;
-use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path as FsPath, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use crowfly_machine::limits;
 
+use crate::checkpoint::{NotAFile, not_a_file};
 use crate::error::TransferError;
 use crate::memory::BLOCK;
 use crate::source::Direct;
@@ -32,11 +33,12 @@ impl Publication {
             let (path, bytes) = (name, length);
             return Err(TransferError::FileTooLarge { path, bytes, most });
         }
-        match standing_at(target) {
-            Standing::Replaceable => {}
-            Standing::BlockDevice => return Self::on_device(target, length),
-            Standing::Other(found) => {
-                return Err(TransferError::NotAFile { path: name, found });
+        match target.metadata().ok().as_ref().and_then(not_a_file) {
+            None => {}
+            Some(NotAFile::BlockDevice) => return Self::on_device(target, length),
+            Some(found) => {
+                let (path, found) = (name, found.as_str());
+                return Err(TransferError::NotAFile { path, found });
             }
         }
         let failed = |source| TransferError::Open {
@@ -177,35 +179,6 @@ impl Publication {
             file: Arc::new(file),
             align: BLOCK as u64,
         })
-    }
-}
-
-/// What stands where a file shall be written.
-enum Standing {
-    /// Nothing, or a file to take the place of.
-    Replaceable,
-    BlockDevice,
-    /// What a file must not take the place of.
-    Other(&'static str),
-}
-
-fn standing_at(target: &FsPath) -> Standing {
-    let Ok(found) = target.metadata() else {
-        return Standing::Replaceable;
-    };
-    let kind = found.file_type();
-    if kind.is_file() {
-        Standing::Replaceable
-    } else if kind.is_block_device() {
-        Standing::BlockDevice
-    } else if kind.is_dir() {
-        Standing::Other("a directory")
-    } else if kind.is_fifo() {
-        Standing::Other("a FIFO")
-    } else if kind.is_socket() {
-        Standing::Other("a socket")
-    } else {
-        Standing::Other("a character device")
     }
 }
 
