@@ -21,6 +21,7 @@ mod flight;
 mod gate;
 mod handshake;
 mod hello;
+mod hops;
 #[cfg(test)]
 mod hostile;
 mod identity;

@@ -322,5 +322,14 @@ pub trait Events: Send + Sync {
     fn down(&self, rail: RailId, why: String);
 }
 
+/// Hands a value that came with a write on, where there is one and somebody to take it; answers whether
+/// it was counted.
+pub(super) fn counted(events: &Weak<dyn Events>, value: Option<(u32, u64)>) -> bool {
+    match (value, events.upgrade()) {
+        (Some((imm, flight)), Some(events)) => events.arrived(Imm(imm), Some(FlightId(flight))),
+        _ => true,
+    }
+}
+
 /// How long to wait for something when nobody says.
 pub const DEFAULT_DEADLINE: Duration = Duration::from_secs(30);

@@ -10,9 +10,9 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
 use crowfly_machine::usage;
-use crowfly_route::hop::{Carrier, Class, CpuWork, Hop, HostUse, Route, Stop};
+use crowfly_route::hop::{Carrier, Class, CpuWork, HostUse, Route};
 use crowfly_route::obstacle::{Code, Fix, Obstacle};
-use crowfly_route::place::{Memory, Place};
+use crowfly_route::place::Place;
 use crowfly_route::receipt::{CpuSeconds, Path};
 
 use super::conn::{Conn, Frame, Handler, Incoming};
@@ -22,11 +22,12 @@ use super::error::FabricError;
 use super::fields::{Reader, Writer};
 use super::gate::Gate;
 use super::handshake::{self, Purpose, TOKEN};
+use super::hops;
 use super::identity::{Capability, Incarnation};
 use super::memory::Backing;
 use super::provider::{
-    Endpoint, Events, FlightId, Imm, Joining, Limits, Link, Meeting, Op, OpError, OpId, Posted,
-    Provider, RailId, Refusal, Registration, Release, Role, Verb,
+    Endpoint, Events, Joining, Limits, Link, Meeting, Op, OpError, OpId, Posted, Provider, RailId,
+    Refusal, Registration, Release, Role, Verb, counted,
 };
 use super::region::{Access, RegionCore};
 use super::regions::{Regions, Wish};
@@ -415,12 +416,7 @@ impl Handler for ShmLink {
                 if !told.runs.is_empty() {
                     return Err(Violation("bytes where memory is shared"));
                 }
-                let counted =
-                    told.imm
-                        .zip(self.events.upgrade())
-                        .is_none_or(|((imm, flight), events)| {
-                            events.arrived(Imm(imm), Some(FlightId(flight)))
-                        });
+                let counted = counted(&self.events, told.imm);
                 let status = if counted {
                     Status::Done
                 } else {
@@ -499,28 +495,13 @@ impl Link for ShmLink {
     }
 
     fn route(&self, _: Verb, from: Place, to: Place) -> Route {
-        let stop = |place: &Place| {
-            let host = |numa| Stop::Host {
-                use_: HostUse::Application,
-                numa,
-            };
-            match place {
-                Place::Host(node) => host(*node),
-                Place::Remote(Memory::Host(node)) => Stop::Remote {
-                    stop: Box::new(host(*node)),
-                },
-                _ => host(None),
-            }
-        };
-        let copy = Hop {
-            from: stop(&from),
-            to: stop(&to),
-            carrier: Carrier::Cpu {
+        let copy = hops::bare(
+            hops::stop(&from, HostUse::Application),
+            hops::stop(&to, HostUse::Application),
+            Carrier::Cpu {
                 work: CpuWork::UserCopy,
             },
-            crosses: Vec::new(),
-            capacity: None,
-        };
+        );
         Route {
             name: "shared-memory".into(),
             from,

@@ -7,23 +7,23 @@ use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
-use crowfly_route::hop::{Carrier, Class, CpuWork, Crossing, Hop, HostUse, LinkKind, Route, Stop};
+use crowfly_route::hop::{Carrier, Class, CpuWork, Crossing, Hop, HostUse, LinkKind, Route};
 use crowfly_route::obstacle::{Code, Fix, Obstacle};
-use crowfly_route::place::{Memory, Place};
+use crowfly_route::place::Place;
 use crowfly_route::receipt::{CpuSeconds, Path};
-use crowfly_route::units::NumaNode;
 
 use super::conn::{Conn, Frame, Handler, Incoming, Landing};
 use super::descriptor::RegionDescriptor;
 use super::error::FabricError;
 use super::fields::{Reader, Writer};
 use super::handshake::{self, Agreed, Purpose, TOKEN};
+use super::hops::{bare, stop};
 use super::identity::{Incarnation, SharedKey};
 use super::interfaces;
 use super::memory::{Backing, Span};
 use super::provider::{
-    Endpoint, FlightId, Imm, Joining, Limits, Link, Meeting, Op, OpError, OpId, Posted, Provider,
-    RailId, Refusal, Registration, Release, Role, Verb,
+    Endpoint, Joining, Limits, Link, Meeting, Op, OpError, OpId, Posted, Provider, RailId, Refusal,
+    Registration, Release, Role, Verb, counted,
 };
 use super::reactor::Reactor;
 use super::region::{Access, RegionCore};
@@ -382,10 +382,7 @@ impl Handler for TcpLink {
                     // It was deregistered on the way.
                     status = Status::NoSuchRegion;
                 }
-                if let (Status::Done, Some((imm, flight)), Some(events)) =
-                    (status, incoming.imm, self.events.upgrade())
-                    && !events.arrived(Imm(imm), Some(FlightId(flight)))
-                {
+                if status == Status::Done && !counted(&self.events, incoming.imm) {
                     status = Status::QueueFull;
                 }
                 conn.send(Frame::answer(header.op, status));
@@ -404,10 +401,7 @@ impl Handler for TcpLink {
     }
 
     fn broken(&self, why: String) {
-        for conn in &self.conns {
-            conn.close();
-        }
-        self.pending().clear();
+        self.close();
         if let Some(events) = self.events.upgrade() {
             events.down(self.rail, why);
         }
@@ -526,19 +520,6 @@ impl Link for TcpLink {
 
 /// The hops by way of sockets.
 fn route(nic: &str, from: Place, to: Place) -> Route {
-    let stop = |place: &Place, use_| {
-        let host = |numa: Option<NumaNode>| Stop::Host { use_, numa };
-        match place {
-            Place::Host(node) => host(*node),
-            Place::Remote(Memory::Host(node)) => Stop::Remote {
-                stop: Box::new(host(*node)),
-            },
-            Place::Remote(_) => Stop::Remote {
-                stop: Box::new(host(None)),
-            },
-            _ => host(None),
-        }
-    };
     let copy = || Carrier::Cpu {
         work: CpuWork::KernelCopy,
     };
@@ -551,13 +532,6 @@ fn route(nic: &str, from: Place, to: Place) -> Route {
         stop(&from, HostUse::SocketBuffer),
         stop(&to, HostUse::SocketBuffer),
     );
-    let hop = |from: Stop, to: Stop, carrier, crosses| Hop {
-        from,
-        to,
-        carrier,
-        crosses,
-        capacity: None,
-    };
     let cable = Crossing {
         link: nic.to_owned(),
         kind: LinkKind::Network,
@@ -567,15 +541,14 @@ fn route(nic: &str, from: Place, to: Place) -> Route {
     let wire = Carrier::Wire {
         fabric: fabric.into(),
     };
+    let wire = Hop {
+        crosses: vec![cable],
+        ..bare(out.clone(), back.clone(), wire)
+    };
     let hops = vec![
-        hop(
-            stop(&from, HostUse::Application),
-            out.clone(),
-            copy(),
-            Vec::new(),
-        ),
-        hop(out, back.clone(), wire, vec![cable]),
-        hop(back, stop(&to, HostUse::Application), copy(), Vec::new()),
+        bare(stop(&from, HostUse::Application), out, copy()),
+        wire,
+        bare(back, stop(&to, HostUse::Application), copy()),
     ];
     Route {
         name: "sockets".into(),
@@ -587,6 +560,8 @@ fn route(nic: &str, from: Place, to: Place) -> Route {
 
 #[cfg(test)]
 mod tests {
+    use crowfly_route::place::Memory;
+
     use super::*;
 
     #[test]

@@ -4,8 +4,10 @@ use crowfly_route::hop::{
     Capacity, Carrier, CpuWork, Crossing, Hop, HostUse, LinkKind, Provenance,
 };
 use crowfly_route::hop::{Route, Stop};
-use crowfly_route::place::{Memory, Place};
+use crowfly_route::place::Place;
 use crowfly_route::units::BytesPerSecond;
+
+use crate::fabric::hops::{bare as hop, stop};
 
 /// Two ports and what joins them.
 pub(super) struct Cable<'a> {
@@ -55,13 +57,6 @@ pub(super) fn route(cable: &Cable<'_>, from: Place, to: Place) -> Route {
         rate,
         degraded: false,
     };
-    let hop = |from: Stop, to: Stop, carrier| Hop {
-        from,
-        to,
-        carrier,
-        crosses: Vec::new(),
-        capacity: None,
-    };
     let wire = Hop {
         crosses: vec![link],
         capacity: rate.map(|rate| Capacity {
@@ -98,20 +93,6 @@ pub(super) fn route(cable: &Cable<'_>, from: Place, to: Place) -> Route {
     }
 }
 
-fn stop(place: &Place, use_: HostUse) -> Stop {
-    match place {
-        Place::Gpu(index) => Stop::Gpu { index: *index },
-        Place::Host(numa) => Stop::Host { use_, numa: *numa },
-        Place::Remote(Memory::Host(numa)) => Stop::Remote {
-            stop: Box::new(Stop::Host { use_, numa: *numa }),
-        },
-        Place::Remote(Memory::Gpu(index)) => Stop::Remote {
-            stop: Box::new(Stop::Gpu { index: *index }),
-        },
-        _ => Stop::Host { use_, numa: None },
-    }
-}
-
 /// Another stop on the same host as a place.
 fn beside(place: &Place, stop: Stop) -> Stop {
     match place {
@@ -125,6 +106,7 @@ fn beside(place: &Place, stop: Stop) -> Stop {
 #[cfg(test)]
 mod tests {
     use crowfly_route::hop::Class;
+    use crowfly_route::place::Memory;
 
     use super::*;
 
