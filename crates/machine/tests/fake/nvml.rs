@@ -30,12 +30,14 @@ pub struct Memory {
 /// Writes a C string that fits, as every function here is given room for 80 bytes or more.
 unsafe fn say(text: &str, to: *mut c_char) -> c_uint {
     for (at, byte) in text.bytes().chain([0]).enumerate() {
+        // SAFETY: the caller gives room for what is written, as NVML's contract says.
         unsafe { *to.add(at) = byte as c_char };
     }
     SUCCESS
 }
 
 unsafe fn answer<T>(value: T, to: *mut T) -> c_uint {
+    // SAFETY: the caller gives room for what is written, as NVML's contract says.
     unsafe { *to = value };
     SUCCESS
 }
@@ -55,32 +57,38 @@ extern "C" fn nvmlShutdown() -> c_uint {
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn nvmlSystemGetDriverVersion(to: *mut c_char, _: c_uint) -> c_uint {
+    // SAFETY: the caller gives room for what is written, as NVML's contract says.
     unsafe { say("570.86.15", to) }
 }
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn nvmlSystemGetCudaDriverVersion_v2(to: *mut c_int) -> c_uint {
+    // SAFETY: the caller gives room for what is written, as NVML's contract says.
     unsafe { answer(12_080, to) }
 }
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn nvmlDeviceGetCount_v2(to: *mut c_uint) -> c_uint {
+    // SAFETY: the caller gives room for what is written, as NVML's contract says.
     unsafe { answer(2, to) }
 }
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn nvmlDeviceGetHandleByIndex_v2(index: c_uint, to: *mut Device) -> c_uint {
+    // SAFETY: the caller gives room for what is written, as NVML's contract says.
     unsafe { answer(index as Device + 1, to) }
 }
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn nvmlDeviceGetName(_: Device, to: *mut c_char, _: c_uint) -> c_uint {
+    // SAFETY: the caller gives room for what is written, as NVML's contract says.
     unsafe { say("NVIDIA H100 80GB HBM3", to) }
 }
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn nvmlDeviceGetUUID(gpu: Device, to: *mut c_char, _: c_uint) -> c_uint {
     match gpu {
+        // SAFETY: the caller gives room for what is written, as NVML's contract says.
         1 => unsafe { say("GPU-00000000-0000-0000-0000-000000000001", to) },
         _ => NO_PERMISSION,
     }
@@ -89,12 +97,14 @@ unsafe extern "C" fn nvmlDeviceGetUUID(gpu: Device, to: *mut c_char, _: c_uint) 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn nvmlDeviceGetPciInfo_v3(gpu: Device, to: *mut PciInfo) -> c_uint {
     let place = format!("00000000:{:02X}:00.0", 0x1a + gpu);
+    // SAFETY: the caller gives room for what is written, as NVML's contract says.
     unsafe { say(&place, (&raw mut (*to).bus_id).cast()) }
 }
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn nvmlDeviceGetMemoryInfo_v2(gpu: Device, to: *mut Memory) -> c_uint {
     match gpu {
+        // SAFETY: the caller gives room for what is written, as NVML's contract says.
         1 => unsafe { answer(80 << 30, &raw mut (*to).total) },
         _ => NOT_SUPPORTED,
     }
@@ -106,17 +116,20 @@ unsafe extern "C" fn nvmlDeviceGetCudaComputeCapability(
     major: *mut c_int,
     minor: *mut c_int,
 ) -> c_uint {
+    // SAFETY: the caller gives room for what is written, as NVML's contract says.
     unsafe { answer(9, major) | answer(0, minor) }
 }
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn nvmlDeviceGetPerformanceState(_: Device, to: *mut c_uint) -> c_uint {
+    // SAFETY: the caller gives room for what is written, as NVML's contract says.
     unsafe { answer(8, to) }
 }
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn nvmlDeviceGetNvLinkState(gpu: Device, link: c_uint, to: *mut c_uint) -> c_uint {
     match (gpu, link) {
+        // SAFETY: the caller gives room for what is written, as NVML's contract says.
         (1, 0..2) => unsafe { answer(1 - link, to) },
         (1, _) => INVALID_ARGUMENT,
         _ => NOT_SUPPORTED,
@@ -125,6 +138,7 @@ unsafe extern "C" fn nvmlDeviceGetNvLinkState(gpu: Device, link: c_uint, to: *mu
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn nvmlDeviceGetNvLinkVersion(_: Device, _: c_uint, to: *mut c_uint) -> c_uint {
+    // SAFETY: the caller gives room for what is written, as NVML's contract says.
     unsafe { answer(4, to) }
 }
 
@@ -134,6 +148,7 @@ unsafe extern "C" fn nvmlDeviceGetNvLinkRemotePciInfo_v2(
     _: c_uint,
     to: *mut PciInfo,
 ) -> c_uint {
+    // SAFETY: the caller gives room for what is written, as NVML's contract says.
     unsafe { say("00000000:05:00.0", (&raw mut (*to).bus_id).cast()) }
 }
 
@@ -143,6 +158,7 @@ unsafe extern "C" fn nvmlDeviceGetNvLinkRemoteDeviceType(
     _: c_uint,
     to: *mut c_uint,
 ) -> c_uint {
+    // SAFETY: the caller gives room for what is written, as NVML's contract says.
     unsafe { answer(2, to) }
 }
 
@@ -154,6 +170,7 @@ unsafe extern "C" fn nvmlDeviceGetP2PStatus(
     to: *mut c_uint,
 ) -> c_uint {
     // Reading works from GPU 0 only; the chipset is in the way of the rest.
+    // SAFETY: the caller gives room for what is written, as NVML's contract says.
     unsafe { answer(c_uint::from(gpu != 1 || capability != 0), to) }
 }
 
@@ -163,5 +180,6 @@ unsafe extern "C" fn nvmlDeviceGetTopologyCommonAncestor(
     _: Device,
     to: *mut c_uint,
 ) -> c_uint {
+    // SAFETY: the caller gives room for what is written, as NVML's contract says.
     unsafe { answer(40, to) }
 }

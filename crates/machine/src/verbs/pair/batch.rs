@@ -58,6 +58,13 @@ impl QueuePair<Ready> {
     }
 }
 
+const fn opcode_of_write(immediate: Option<u32>) -> c_uint {
+    match immediate {
+        Some(_) => abi::WR_RDMA_WRITE_WITH_IMM,
+        None => abi::WR_RDMA_WRITE,
+    }
+}
+
 impl Batch<'_> {
     /// Writes local memory, one piece after the other, to one run of the peer's; with `immediate`,
     /// the peer is told once the bytes are there.
@@ -71,13 +78,9 @@ impl Batch<'_> {
         to: Remote,
         immediate: Option<u32>,
     ) -> Result<&mut Self, VerbsError> {
-        let opcode = match immediate {
-            Some(_) => abi::WR_RDMA_WRITE_WITH_IMM,
-            None => abi::WR_RDMA_WRITE,
-        };
         self.add(Request {
             wr_id,
-            opcode,
+            opcode: opcode_of_write(immediate),
             memory: from,
             inline: Vec::new(),
             immediate,
@@ -96,13 +99,9 @@ impl Batch<'_> {
         to: Remote,
         immediate: Option<u32>,
     ) -> Result<&mut Self, VerbsError> {
-        let opcode = match immediate {
-            Some(_) => abi::WR_RDMA_WRITE_WITH_IMM,
-            None => abi::WR_RDMA_WRITE,
-        };
         self.add(Request {
             wr_id,
-            opcode,
+            opcode: opcode_of_write(immediate),
             memory: Vec::new(),
             inline: bytes.to_vec(),
             immediate,
