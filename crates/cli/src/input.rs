@@ -44,7 +44,7 @@ fn open(path: &Path) -> Result<File, Failure> {
 }
 
 /// Whether a path is a descriptor of this process under another name.
-fn is_descriptor(path: &Path) -> bool {
+pub fn is_descriptor(path: &Path) -> bool {
     let text = path.to_str();
     text.is_some_and(|path| DESCRIPTORS.iter().any(|start| path.starts_with(start)))
 }

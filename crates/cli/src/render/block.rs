@@ -1,5 +1,7 @@
 //! Labelled lines: a faint label on the left, text that wraps on the right.
 
+use crowfly_route::obstacle::{Cost, Fix};
+use crowfly_route::units::significant;
 use unicode_width::UnicodeWidthStr;
 
 use super::cell::Cell;
@@ -42,6 +44,30 @@ impl Block {
     pub fn command(&mut self, before: &'static str, command: &str) {
         self.lines
             .push(("", Content::Command(before, command.to_owned())));
+    }
+
+    /// Adds what something costs.
+    pub fn cost(&mut self, cost: &Cost) {
+        let mut text = format!("{} now, {} without it", cost.now, cost.without);
+        if cost.now.0 > 0.0 {
+            let factor = significant(cost.without.0 / cost.now.0);
+            text.push_str(&format!(" (×{factor})"));
+        }
+        self.line("cost", [text.into()]);
+    }
+
+    /// Adds the steps of a fix, each with its command and its check.
+    pub fn steps<'a>(&mut self, fixes: impl IntoIterator<Item = &'a Fix>) {
+        for (index, fix) in fixes.into_iter().enumerate() {
+            let label = if index == 0 { "fix" } else { "" };
+            self.line(label, [Cell::from(&fix.what)]);
+            if let Some(command) = &fix.command {
+                self.command("$ ", command);
+            }
+            if let Some(check) = &fix.check {
+                self.command("check: $ ", check);
+            }
+        }
     }
 
     /// The block in at most `columns` columns; every line ends with a newline.

@@ -2,7 +2,6 @@
 
 use anstyle::Style;
 use crowfly_route::obstacle::{Code, Confidence, Effect, Obstacle};
-use crowfly_route::units::significant;
 
 use super::block::Block;
 use super::cell::Cell;
@@ -43,29 +42,15 @@ fn details(obstacle: &Obstacle) -> Block {
         let at = Cell::styled(FAINT, format!("{}: ", evidence.at));
         block.line(label, [at, Cell::from(&evidence.shows)]);
     }
-    if let Some(cost) = obstacle.cost {
-        let mut text = format!("{} now, {} without it", cost.now, cost.without);
-        if cost.now.0 > 0.0 {
-            let factor = significant(cost.without.0 / cost.now.0);
-            text.push_str(&format!(" (×{factor})"));
-        }
-        block.line("cost", [text.into()]);
+    if let Some(cost) = &obstacle.cost {
+        block.cost(cost);
     }
     match obstacle.confidence {
         Confidence::Certain => {}
         Confidence::Likely => block.line("sure", ["likely, not certain".into()]),
         Confidence::Possible => block.line("sure", ["possible, not proven".into()]),
     }
-    for (index, fix) in obstacle.fix.iter().enumerate() {
-        let label = if index == 0 { "fix" } else { "" };
-        block.line(label, [Cell::from(&fix.what)]);
-        if let Some(command) = &fix.command {
-            block.command("$ ", command);
-        }
-        if let Some(check) = &fix.check {
-            block.command("check: $ ", check);
-        }
-    }
+    block.steps(&obstacle.fix);
     if obstacle.fix.is_empty() && obstacle.effect != Effect::Unproven {
         block.line("fix", [Cell::styled(FAINT, without_fix(obstacle.code))]);
     }

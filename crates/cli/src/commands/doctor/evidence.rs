@@ -13,6 +13,7 @@ use crowfly_doctor::evidence::{Document, Intake};
 use flate2::bufread::MultiGzDecoder;
 
 use crate::failure::{Exit, Failure};
+use crate::input;
 use crate::machine;
 use crate::output::Output;
 use crate::path::shown;
@@ -31,8 +32,6 @@ const GZIP: &[u8] = b"\x1f\x8b";
 /// What standard input is called, on the command line and in what is quoted from it.
 const DASH: &str = "-";
 const STDIN: &str = "stdin";
-/// Where a shell's `<(command)` is found: pipes that have a writer already.
-const DESCRIPTORS: [&str; 3] = ["/dev/fd/", "/proc/self/fd/", "/dev/stdin"];
 
 /// A source that was opened and not read yet.
 enum Source {
@@ -96,14 +95,11 @@ fn open(path: &Path) -> Result<(Source, (u64, u64)), Failure> {
     let reading = |error| Failure::reading(path, &error);
     let found = fs::metadata(path).map_err(reading)?;
     let kind = found.file_type();
-    let descriptor = path
-        .to_str()
-        .is_some_and(|path| DESCRIPTORS.iter().any(|start| path.starts_with(start)));
     if kind.is_dir() {
         return Err(reading(io::ErrorKind::IsADirectory.into())
             .hint("name the files in it, or a snapshot that `crowfly capture` wrote"));
     }
-    let readable = kind.is_file() || (descriptor && kind.is_fifo());
+    let readable = kind.is_file() || (kind.is_fifo() && input::is_descriptor(path));
     if !readable {
         let what = match kind {
             k if k.is_fifo() => "a named pipe",

@@ -1,6 +1,7 @@
 //! What the planner knows, how right it is, and which claims are wrong.
 
-use clap::{Args, ValueEnum};
+use clap::Args;
+use clap::builder::{PossibleValuesParser, TypedValueParser};
 use crowfly_plan::catalog::{Catalog, Kind, Listed};
 use crowfly_plan::claims::{CLAIMS, Claim};
 use crowfly_plan::validate::Validation;
@@ -20,8 +21,8 @@ const CLAIMS_SCHEMA: &str = "crowfly.plan.claims/1";
 #[derive(Args, Debug)]
 pub struct CatalogArgs {
     /// Entries of one kind alone
-    #[arg(long, value_enum, value_name = "KIND")]
-    kind: Option<KindArg>,
+    #[arg(long, value_parser = kinds(), value_name = "KIND")]
+    kind: Option<Kind>,
     /// Entries that contain this text
     #[arg(long, value_name = "TEXT")]
     filter: Option<String>,
@@ -34,37 +35,12 @@ pub struct CatalogArgs {
     export: Export,
 }
 
-#[derive(Clone, Copy, Debug, ValueEnum)]
-enum KindArg {
-    Gpu,
-    Memory,
-    Server,
-    Nic,
-    Switch,
-    Pcie,
-    Storage,
-    Fabric,
-    Model,
-    Price,
-    Reliability,
-}
-
-impl KindArg {
-    const fn kind(self) -> Kind {
-        match self {
-            Self::Gpu => Kind::Gpu,
-            Self::Memory => Kind::Memory,
-            Self::Server => Kind::Server,
-            Self::Nic => Kind::Nic,
-            Self::Switch => Kind::Switch,
-            Self::Pcie => Kind::Pcie,
-            Self::Storage => Kind::Storage,
-            Self::Fabric => Kind::Fabric,
-            Self::Model => Kind::Model,
-            Self::Price => Kind::Price,
-            Self::Reliability => Kind::Reliability,
-        }
-    }
+/// The kinds by their words in the catalogue.
+fn kinds() -> impl TypedValueParser<Value = Kind> {
+    PossibleValuesParser::new(Kind::ALL.map(Kind::as_str)).try_map(|word| {
+        let named = |kind: &Kind| kind.as_str() == word;
+        Kind::ALL.into_iter().find(named).ok_or("no kind of entry")
+    })
 }
 
 /// An entry with all its facts and its sources spelled out.
@@ -84,7 +60,7 @@ struct Entries<'a> {
 /// Answers `crowfly plan catalog`.
 pub fn list(args: &CatalogArgs, out: &mut Output) -> Result<Exit, Failure> {
     let catalog = args.catalog.read()?;
-    let listed = catalog.list(args.kind.map(KindArg::kind), args.filter.as_deref());
+    let listed = catalog.list(args.kind, args.filter.as_deref());
     let sheet = render::catalog(&catalog, &listed, args.sources);
     let shown = listed.into_iter().map(|listed| {
         let sources = listed.basis.sources.iter().map(|key| catalog.source(key));

@@ -2,7 +2,6 @@
 
 use crowfly_doctor::finding::{Quote, Spot};
 use crowfly_doctor::{Finding, Severity};
-use crowfly_route::units::significant;
 
 use super::severity_style;
 use crate::render::block::Block;
@@ -98,32 +97,18 @@ fn evidence(finding: &Finding, most: usize, block: &mut Block) {
 }
 
 fn cost(finding: &Finding, block: &mut Block) {
-    let Some(cost) = finding.cost else {
+    let Some(cost) = &finding.cost else {
         if finding.severity != Severity::Note && !finding.cost_basis.is_empty() {
             block.line("cost", [Cell::from(&finding.cost_basis)]);
         }
         return;
     };
-    let mut text = format!("{} now, {} without it", cost.now, cost.without);
-    if cost.now.0 > 0.0 {
-        let factor = significant(cost.without.0 / cost.now.0);
-        text.push_str(&format!(" (×{factor})"));
-    }
-    block.line("cost", [text.into()]);
+    block.cost(cost);
     block.line("", [Cell::styled(FAINT, &finding.cost_basis)]);
 }
 
 fn steps(finding: &Finding, most: usize, block: &mut Block) {
-    for (index, fix) in finding.fix.iter().take(most).enumerate() {
-        let label = if index == 0 { "fix" } else { "" };
-        block.line(label, [Cell::from(&fix.what)]);
-        if let Some(command) = &fix.command {
-            block.command("$ ", command);
-        }
-        if let Some(check) = &fix.check {
-            block.command("check: $ ", check);
-        }
-    }
+    block.steps(finding.fix.iter().take(most));
     let left = finding.fix.len().saturating_sub(most);
     if left > 0 {
         block.line("", [Cell::styled(FAINT, format!("and {left} more"))]);
