@@ -88,11 +88,6 @@ pub struct Explanation {
 }
 
 impl Cli {
-    /// Reads the arguments of this process.
-    pub fn parse_from_env() -> Parsed {
-        Self::read(std::env::args_os().collect())
-    }
-
     /// Reads arguments, the program's name first.
     pub fn read(args: Vec<OsString>) -> Parsed {
         let error = match Self::try_parse_from(&args) {
@@ -142,8 +137,8 @@ fn within(report: &str, columns: usize) -> String {
 }
 
 impl Global {
-    /// The output options of arguments that as a whole could not be parsed.
-    fn scan(args: &[OsString]) -> Self {
+    /// The output options of arguments that are not parsed, or cannot be.
+    pub fn scan(args: &[OsString]) -> Self {
         let mut words = args.iter().map(|a| a.to_string_lossy());
         let mut global = Self::default();
         let color = |word: &str| Color::from_str(word, true).unwrap_or_default();

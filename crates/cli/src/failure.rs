@@ -9,7 +9,7 @@ use serde::Serialize;
 
 use crate::path::shown;
 
-mod errno;
+pub mod errno;
 mod sources;
 
 /// The version of the JSON form of an error.
@@ -127,19 +127,20 @@ impl Failure {
             (_, exit) => ("input-unreadable", exit),
         };
         let what = format!("could not read {}: {error}", shown(path));
-        Self::new(code, exit, what)
+        Self::new(code, exit, what).maybe_hint(errno::hint(error))
     }
 
     /// A file asked for by the user could not be created.
     pub fn creating(path: &Path, error: &io::Error) -> Self {
         let what = format!("could not write {}: {error}", shown(path));
-        Self::new("output-not-created", errno::creating(error), what)
+        let failure = Self::new("output-not-created", errno::creating(error), what);
+        failure.maybe_hint(errno::hint(error))
     }
 
     /// Standard output could not be written.
     pub fn output(error: &io::Error) -> Self {
         let what = format!("could not write to standard output: {error}");
-        Self::new("output-failed", errno::moving(error), what)
+        Self::new("output-failed", errno::moving(error), what).maybe_hint(errno::hint(error))
     }
 
     /// A signal ended the work.

@@ -63,12 +63,18 @@ fn past_links(path: &Path) -> PathBuf {
     path
 }
 
-/// The system's answer alone: the name of a temporary file means nothing to anyone.
+/// The system's answer alone: the name of a temporary file means nothing to anyone. What makes
+/// temporary files keeps only the text of the answer, in which its number stands.
 pub fn without_path(error: io::Error) -> io::Error {
     let told = error.to_string();
-    match told.rsplit_once(" at path ") {
-        Some((answer, _)) => io::Error::new(error.kind(), answer),
-        None => error,
+    let Some((answer, _)) = told.rsplit_once(" at path ") else {
+        return error;
+    };
+    let number = answer.rsplit_once("(os error ");
+    let number = number.and_then(|(_, number)| number.strip_suffix(')')?.parse().ok());
+    match number {
+        Some(number) => io::Error::from_raw_os_error(number),
+        None => io::Error::new(error.kind(), answer),
     }
 }
 
@@ -122,6 +128,19 @@ mod tests {
         fs::write(&usual, "").expect("created");
         let mode = |path: &Path| fs::metadata(path).expect("there").permissions().mode();
         assert_eq!(mode(&ours), mode(&usual));
+    }
+
+    #[test]
+    fn given_an_answer_about_a_temporary_file_its_number_stays_and_the_path_goes() {
+        let made = NamedTempFile::new_in("/no/such/folder").expect_err("nowhere");
+        assert_eq!(
+            (made.raw_os_error(), made.kind()),
+            (None, io::ErrorKind::NotFound)
+        );
+        let answer = without_path(made);
+        assert_eq!(answer.raw_os_error(), Some(2));
+        assert_eq!(answer.to_string(), "No such file or directory (os error 2)");
+        assert_eq!(without_path(io::Error::other("torn")).to_string(), "torn");
     }
 
     #[test]

@@ -8,15 +8,17 @@
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, MutexGuard, PoisonError, mpsc};
+use std::sync::atomic::AtomicBool;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
 use std::thread;
 use std::time::Duration;
 
-use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGXFSZ};
+use signal_hook::flag;
 use signal_hook::iterator::Signals;
 
 use crate::args::Global;
-use crate::failure::{Exit, Failure};
+use crate::failure::{Exit, Failure, errno};
 use crate::output::Output;
 use crate::path::shown;
 
@@ -34,15 +36,21 @@ static LEFTOVERS: Mutex<Vec<PathBuf>> = Mutex::new(Vec::new());
 /// Takes over the signals that ask the process to end, for the rest of its life. A hang-up that the
 /// caller had ignored, as `nohup` does, stays ignored. An ignored SIGINT does not: shells start
 /// every background job of a script so, and whoever signals one by hand means it.
+///
+/// SIGXFSZ, by which the system ends whoever writes a file past `ulimit -f`, is caught and not heeded:
+/// the write then fails as any other, is reported as any other, and what was begun is removed.
 pub fn take_over(global: Global) -> Result<(), Failure> {
     let unavailable = |error: io::Error| {
         let what = format!("could not take over Ctrl-C: {error}");
-        Failure::new("signals-unavailable", Exit::Unavailable, what)
+        let exit = errno::moving(&error);
+        Failure::new("signals-unavailable", exit, what).maybe_hint(errno::hint(&error))
     };
+    let mut signals = Signals::new([SIGINT, SIGTERM]).map_err(unavailable)?;
     let ignored = ignored(&fs::read_to_string("/proc/self/status").unwrap_or_default());
-    let heeded = ENDING.into_iter().map(|(signal, _)| signal);
-    let heeded = heeded.filter(|signal| *signal != SIGHUP || ignored >> (signal - 1) & 1 == 0);
-    let mut signals = Signals::new(heeded).map_err(unavailable)?;
+    if ignored >> (SIGHUP - 1) & 1 == 0 {
+        signals.add_signal(SIGHUP).map_err(unavailable)?;
+    }
+    flag::register(SIGXFSZ, Arc::new(AtomicBool::new(false))).map_err(unavailable)?;
     let end = move || {
         if let Some(signal) = signals.forever().next() {
             end(signal, global);

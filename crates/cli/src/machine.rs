@@ -43,8 +43,16 @@ impl MachineArgs {
             (None, Some(dir)) => Root::tree(dir)?,
             (None, None) => Root::live()?,
         };
-        Ok(capture(&root, &Options::default()))
+        seen(&root, &Options::default())
     }
+}
+
+/// What is seen of a machine, unless the limits of this process kept it from looking: a machine of
+/// which half was not seen would pass for a smaller one.
+pub fn seen(root: &Root, options: &Options) -> Result<Snapshot, Failure> {
+    let snapshot = capture(root, options);
+    root.not_starved()?;
+    Ok(snapshot)
 }
 
 /// As [`MachineArgs`], and besides a file in which another program describes a machine.

@@ -5,6 +5,7 @@
 //! status. Nothing below this crate prints, and nothing in this crate moves data.
 #![forbid(unsafe_code)]
 
+use std::ffi::OsString;
 use std::process::ExitCode;
 
 mod args;
@@ -20,15 +21,20 @@ mod output;
 mod path;
 mod render;
 
-use args::{Cli, Parsed};
+use args::{Cli, Global, Parsed};
 use output::Output;
 
 fn main() -> ExitCode {
-    match Cli::parse_from_env() {
+    let arguments: Vec<OsString> = std::env::args_os().collect();
+    // First of all, so that no signal finds the process as the system made it.
+    let global = Global::scan(&arguments);
+    if let Err(failure) = interrupt::take_over(global) {
+        return Output::new(&global).finish(Err(failure));
+    }
+    match Cli::read(arguments) {
         Parsed::Run(cli) => {
             let mut out = Output::new(&cli.global);
-            let ready = interrupt::take_over(cli.global);
-            let result = ready.and_then(|()| cli.command.run(&mut out));
+            let result = cli.command.run(&mut out);
             out.finish(result)
         }
         Parsed::Explain(explanation, global) => {

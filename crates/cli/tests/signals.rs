@@ -100,6 +100,28 @@ fn given_a_result_that_nobody_takes_the_signal_is_not_kept_waiting() {
 }
 
 #[test]
+fn given_help_or_a_wrong_command_line_that_nobody_takes_a_signal_ends_that_too() {
+    for arguments in [&["--help", "--json"][..], &["race", "--json", "--runs=no"]] {
+        let (reader, mut writer) = std::io::pipe().expect("a pipe");
+        let flags = rustix::fs::OFlags::NONBLOCK;
+        rustix::fs::fcntl_setfl(&writer, flags).expect("set");
+        while writer.write(&[b' '; 4096]).is_ok_and(|written| written > 0) {}
+        rustix::fs::fcntl_setfl(&writer, rustix::fs::OFlags::empty()).expect("set");
+        let mut command = Command::new("env");
+        let program = env!("CARGO_BIN_EXE_crowfly");
+        command
+            .args(["--default-signal=TERM", program])
+            .args(arguments);
+        let command = command.stdin(Stdio::null()).stdout(writer);
+        let child = command.stderr(Stdio::null()).spawn().expect("it starts");
+        await_handler(&child);
+        signal(&child, "TERM");
+        assert_eq!(end(child).status.code(), Some(130), "{arguments:?}");
+        drop(reader);
+    }
+}
+
+#[test]
 fn given_a_background_job_of_a_script_an_interrupt_still_ends_it() {
     let mut command = Command::new("sh");
     let script = "trap '' INT; exec \"$0\" explain -";

@@ -8,7 +8,7 @@
 use std::io;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use crowfly_route::snapshot::{MAX_VALUE_BYTES, Observation, Value};
 use rustix::fs::{self, FileType, Mode, OFlags, ResolveFlags};
@@ -30,10 +30,12 @@ const MAX_DISTURBED: usize = 16;
 /// The machine to look at: this one, or a copy of one in a directory.
 #[derive(Debug)]
 pub struct Root {
+    path: PathBuf,
     dir: OwnedFd,
     live: bool,
     resolver: Resolver,
     steps: AtomicU64,
+    starved: AtomicBool,
 }
 
 /// Who keeps path resolution inside the root.
@@ -81,25 +83,45 @@ impl Root {
 
     fn open_root(path: &Path, live: bool) -> Result<Self, RootError> {
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
-        let dir = fs::open(path, flags, Mode::empty()).map_err(|errno| RootError {
+        let failed = |errno: Errno| RootError {
             path: path.to_owned(),
             source: errno.into(),
-        })?;
+        };
+        let dir = fs::open(path, flags, Mode::empty()).map_err(failed)?;
         let probe = fs::openat2(&dir, ".", flags, Mode::empty(), ResolveFlags::IN_ROOT);
         let resolver = match probe {
             Ok(_) => Resolver::Kernel,
+            Err(errno) if is_starvation(errno) => return Err(failed(errno)),
             Err(_) => Resolver::Walk,
         };
         Ok(Self {
+            path: path.to_owned(),
             dir,
             live,
             resolver,
             steps: AtomicU64::new(0),
+            starved: AtomicBool::new(false),
+        })
+    }
+
+    /// Whether looks failed because too many files were open, in this process or in all: what was
+    /// not seen then may well be there.
+    ///
+    /// # Errors
+    /// When they did, with what could not be looked at.
+    pub fn not_starved(&self) -> Result<(), RootError> {
+        if !self.starved.load(Ordering::Relaxed) {
+            return Ok(());
+        }
+        Err(RootError {
+            path: self.path.clone(),
+            source: Errno::MFILE.into(),
         })
     }
 
     /// Begins a capture: its work is counted from here on.
     pub(crate) fn begin(&self) {
+        self.starved.store(false, Ordering::Relaxed);
         self.steps.store(0, Ordering::Relaxed);
     }
 
@@ -242,7 +264,11 @@ impl Root {
             let what = format!("not looked at: the capture already took {MAX_STEPS} steps");
             return Err(Refusal::Odd(what));
         }
-        Ok(self.resolve(path, flags)?)
+        let opened = self.resolve(path, flags);
+        if opened.as_ref().is_err_and(|errno| is_starvation(*errno)) {
+            self.starved.store(true, Ordering::Relaxed);
+        }
+        Ok(opened?)
     }
 
     fn resolve(&self, path: &str, flags: OFlags) -> Result<OwnedFd, Errno> {
@@ -262,6 +288,11 @@ impl Root {
         }
         walk::open(&self.dir, relative, flags)
     }
+}
+
+/// Whether a file could not be opened only because too many others are open.
+fn is_starvation(errno: Errno) -> bool {
+    matches!(errno, Errno::MFILE | Errno::NFILE)
 }
 
 /// Why a look showed no value.

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-use crowfly_machine::{Options, Root, capture};
+use crowfly_machine::{Options, Root};
 use crowfly_mover::checkpoint::Checkpoint;
 use crowfly_mover::checkpoint::select::Selection;
 use crowfly_mover::{Loaded, Piece, Transfer};
@@ -17,6 +17,7 @@ use crowfly_route::snapshot::Snapshot;
 use crowfly_route::topology::Topology;
 
 use crate::failure::Failure;
+use crate::machine::seen;
 use crate::render::progress::Progress;
 
 /// A running transfer is looked at each time this part of its time so far has passed again, so that
@@ -67,7 +68,7 @@ impl Machine {
     fn look(options: &Options) -> Result<Self, Failure> {
         let mut options = options.clone();
         options.libraries = false;
-        let snapshot = capture(&Root::live()?, &options);
+        let snapshot = seen(&Root::live()?, &options)?;
         let topology = Topology::from_snapshot(&snapshot);
         Ok(Self { snapshot, topology })
     }

@@ -82,6 +82,18 @@ fn of(error: &io::Error, doing: Doing) -> Exit {
     found.map_or(Exit::Io, |(_, _, _, exit)| *exit)
 }
 
+/// What helps whatever was being done: the limits that a shell sets for what it starts.
+pub fn hint(error: &io::Error) -> Option<&'static str> {
+    match Errno::from_io_error(error)? {
+        Errno::MFILE => {
+            Some("this process may open too few files at once: raise the limit with `ulimit -n`")
+        }
+        Errno::NFILE => Some("the whole system has too many files open: see fs.file-max"),
+        Errno::FBIG => Some("`ulimit -f` limits how large a file this process may write"),
+        _ => None,
+    }
+}
+
 /// The names of the answers that end with a status.
 pub fn names(exit: Exit) -> Vec<&'static str> {
     let rows = TABLE.iter().filter(|(_, _, _, status)| *status == exit);
@@ -116,6 +128,16 @@ mod tests {
         assert_eq!([Errno::ROFS, Errno::LOOP, Errno::NOSPC].map(makes), [73; 3]);
         assert_eq!([Errno::IO, Errno::STALE].map(makes), [74; 2]);
         assert_eq!(moving(&Errno::NOSPC.into()).status(), 74);
+    }
+
+    #[test]
+    fn given_a_limit_of_the_shell_the_hint_names_the_command_that_raises_it() {
+        let hinted = |errno: Errno| hint(&errno.into()).unwrap_or_default();
+        assert!(hinted(Errno::MFILE).contains("`ulimit -n`"));
+        assert!(hinted(Errno::FBIG).contains("`ulimit -f`"));
+        assert!(hinted(Errno::NFILE).contains("fs.file-max"));
+        assert_eq!(hint(&Errno::IO.into()), None);
+        assert_eq!(hint(&io::Error::other("torn")), None);
     }
 
     #[test]

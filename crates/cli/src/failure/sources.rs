@@ -68,8 +68,11 @@ impl From<SearchError> for Failure {
 
 impl From<RootError> for Failure {
     fn from(error: RootError) -> Self {
-        Self::new(error.code(), Exit::NoInput, error.to_string())
-            .hint("give the directory that holds sys, proc and etc")
+        let exit = errno::reading(&error.source);
+        let wrong =
+            (exit == Exit::NoInput).then_some("give the directory that holds sys, proc and etc");
+        let hint = errno::hint(&error.source).or(wrong);
+        Self::new(error.code(), exit, error.to_string()).maybe_hint(hint)
     }
 }
 
@@ -145,7 +148,7 @@ impl From<TransferError> for Failure {
             E::Open { source, .. } => errno::reading(source),
             E::Write { source, .. } => errno::creating(source),
             E::OutOfRange { .. } => Exit::BadData,
-            E::NoSpace { .. } => Exit::CannotCreate,
+            E::NoSpace { .. } | E::FileTooLarge { .. } => Exit::CannotCreate,
             E::Differs { .. } => Exit::Broken,
             E::Cancelled => Exit::Interrupted,
             _ => Exit::Io,
