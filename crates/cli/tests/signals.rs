@@ -33,15 +33,21 @@ fn start(arguments: &[&str], stdin: Stdio) -> Child {
         .expect("the program starts")
 }
 
-/// Waits until the program has taken over signals, which it does before anything else.
+/// Waits until the program has taken over the signals, all but a hang-up that it is to ignore.
 fn await_handler(child: &Child) {
     let started = Instant::now();
     let status = format!("/proc/{}/status", child.id());
+    const HUP: u64 = 1;
+    const INT_AND_TERM: u64 = 1 << 1 | 1 << 14;
     let caught = || {
         let status = fs::read_to_string(&status).unwrap_or_default();
-        let mask = status.lines().find_map(|l| l.strip_prefix("SigCgt:"));
-        let mask = mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok());
-        mask.is_some_and(|mask| mask & 0b10 != 0)
+        let mask = |name| {
+            let mask = status.lines().find_map(|l| l.strip_prefix(name));
+            mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok())
+                .unwrap_or(0)
+        };
+        let (caught, ignored) = (mask("SigCgt:"), mask("SigIgn:"));
+        caught & INT_AND_TERM == INT_AND_TERM && (caught | ignored) & HUP != 0
     };
     while !caught() {
         assert!(started.elapsed() < Duration::from_secs(60), "no handler");

@@ -1,5 +1,9 @@
 //! Limits of this process that a transfer must know before it meets them.
 
+mod room;
+
+pub use room::memory_room;
+
 use rustix::process::{Resource, getrlimit};
 
 /// The most bytes a file may have that this process writes (`ulimit -f`); `None` when there is no

@@ -3,7 +3,7 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use crowfly_machine::{huge_pages, usage};
+use crowfly_machine::{huge_pages, limits, usage};
 use crowfly_route::hop::{Candidate, Class};
 use crowfly_route::obstacle::{Code, Fix, Obstacle};
 use crowfly_route::policy::Policy;
@@ -15,7 +15,7 @@ use crate::error::TransferError;
 use crate::io::Direction;
 use crate::io::uring;
 use crate::job::{Job, Landing, Lane, Ledger};
-use crate::memory::{BLOCK, HUGE_PAGE, Memory, MemoryKind, Region};
+use crate::memory::{BLOCK, HUGE_PAGE, Memory, MemoryError, MemoryKind, Region};
 use crate::receipt::{Account, Before};
 use crate::request::{Destination, Request, Settings, Verify};
 use crate::transfer::Transfer;
@@ -38,6 +38,19 @@ pub const MIN_BUDGET: Bytes = Bytes(OVERHEAD + GRID);
 #[derive(Clone, Debug, Default)]
 pub struct Engine {
     settings: Settings,
+}
+
+/// Whether what will be kept fits into memory. Memory is given out before it is filled, and who fills too
+/// much of it is ended without a word. Pages of a mapped file take none that the kernel cannot have back.
+fn fits(chunks: &[Chunk]) -> Result<(), MemoryError> {
+    let kept = chunks.iter().filter(|chunk| chunk.way != Way::Map);
+    let bytes = kept
+        .map(|chunk| chunk.wanted.end - chunk.wanted.start)
+        .sum();
+    match limits::memory_room() {
+        Some(room) if bytes > room => Err(MemoryError::NoRoom { bytes, room }),
+        _ => Ok(()),
+    }
 }
 
 impl Engine {
@@ -89,6 +102,9 @@ impl Engine {
             cut(index, piece.range.clone(), &terms, &mut chunks);
         }
         map_pages(&lanes, &mut chunks);
+        if matches!(request.destination, Destination::Host(_)) {
+            fits(&chunks)?;
+        }
         let strict = request.policy == Policy::Require;
         let plan = self.staffing(&request, &chunks);
         let mut job = Job::new(Direction::Read, lanes, chunks, plan.tuner);

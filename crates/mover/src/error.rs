@@ -245,6 +245,11 @@ impl TransferError {
             Self::PathForbidden { able, .. } if !able.is_empty() => {
                 Some(format!("paths that it allows here: {}", paths(able)))
             }
+            Self::Memory(MemoryError::NoRoom { .. }) => Some(
+                "take a part (`--tensors`, `--shard`), let the bytes pass through (`--transit`), or \
+                 map the file (`--path mapped`)"
+                    .into(),
+            ),
             Self::NotAFile { found: NO_SIZE, .. } => {
                 Some("copy what it says into a file first, with `cat`".into())
             }

@@ -54,6 +54,14 @@ pub enum MemoryError {
         /// The kernel's answer.
         source: io::Error,
     },
+    /// There is not enough, and the kernel would end the process that filled it.
+    #[error("{bytes} bytes do not fit into host memory: {room} bytes are available")]
+    NoRoom {
+        /// How much would be filled.
+        bytes: u64,
+        /// How much can be, within the machine and the limits of its control groups.
+        room: u64,
+    },
     /// The device publishes none, or none is left.
     #[error("cannot take {bytes} bytes of peer memory from {address}: {source}")]
     Peer {
@@ -70,7 +78,7 @@ impl MemoryError {
     /// A stable code for JSON output.
     pub const fn code(&self) -> &'static str {
         match self {
-            Self::Host { .. } => "no-host-memory",
+            Self::Host { .. } | Self::NoRoom { .. } => "no-host-memory",
             Self::Peer { .. } => "no-peer-memory",
         }
     }

@@ -477,6 +477,30 @@ fn given_something_at_the_path_that_is_no_file_it_is_not_replaced() {
 }
 
 #[test]
+fn given_more_bytes_than_memory_has_room_for_the_load_is_refused_before_the_first() {
+    let folder = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).expect("a folder");
+    let path = folder.path().join("sparse.bin");
+    let file = std::fs::File::create(&path).expect("created");
+    const BYTES: u64 = 1 << 42;
+    if file.set_len(BYTES).is_err() {
+        waived!("the file system takes no file of 4 TiB");
+    }
+    let Some(room) = crowfly_machine::limits::memory_room().filter(|room| *room < BYTES) else {
+        waived!("this machine has room for 4 TiB, or does not say");
+    };
+    let source = source(&path);
+    let mut direct = request(&source, 0..BYTES);
+    direct.path = Some(Path::Cached);
+    let error = load(direct).expect_err("it does not fit");
+    assert_eq!(error.code(), "no-host-memory", "{error}");
+    assert!(
+        error.to_string().contains("4398046511104 bytes do not fit"),
+        "{error}"
+    );
+    assert!(room < BYTES && error.hint().is_some_and(|hint| hint.contains("--transit")));
+}
+
+#[test]
 fn given_require_and_unaligned_memory_the_save_is_refused_and_preferring_says_why() {
     let fixture = file(3 * BLOCK);
     let source = source(&fixture.path);

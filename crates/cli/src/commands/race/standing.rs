@@ -105,13 +105,18 @@ impl Lane {
 
 impl Race {
     /// Puts the lanes in order and measures each against `known`, the ceiling of the machine, or
-    /// where none is known against the fastest single run.
+    /// where none is known, or a run exceeds what is assumed, against the fastest single run.
     pub fn settle(mut self, known: Option<Capacity>) -> Self {
         self.lanes
             .sort_by(|a, b| a.seconds.median.total_cmp(&b.seconds.median));
         let best = self.lanes.iter().filter_map(Lane::best_rate);
         let best = best.max_by(|a, b| a.0.total_cmp(&b.0));
-        self.ceiling = known.or_else(|| {
+        // What was only assumed gives way to a run that was faster.
+        let refuted = |known: &Capacity| {
+            matches!(known.provenance, Provenance::Assumed(_))
+                && best.is_some_and(|best| best.0 > known.rate.0)
+        };
+        self.ceiling = known.filter(|known| !refuted(known)).or_else(|| {
             best.map(|rate| Capacity {
                 rate,
                 provenance: Provenance::Measured("the fastest run of this race".into()),
@@ -219,6 +224,18 @@ pub mod tests {
         let shares: Vec<f64> = race.lanes.iter().filter_map(|l| l.share).collect();
         assert!((shares[0] - 0.8 / 0.9).abs() < 1e-9);
         assert!((shares[1] - 0.8 / 1.5).abs() < 1e-9);
+    }
+
+    #[test]
+    fn given_an_assumed_ceiling_that_a_run_exceeds_the_run_counts() {
+        let assumed = |gb| Capacity {
+            rate: BytesPerSecond::gb(gb),
+            provenance: Provenance::Assumed("one core copies".into()),
+        };
+        let ceiling = |known| race().settle(Some(known)).ceiling.expect("one");
+        assert_eq!(ceiling(assumed(1.0)).rate, BytesPerSecond::gb(1.25));
+        assert_eq!(ceiling(assumed(1.0)).provenance.word(), "measured");
+        assert_eq!(ceiling(assumed(2.0)), assumed(2.0));
     }
 
     #[test]
