@@ -124,6 +124,7 @@ impl Failure {
             (io::ErrorKind::NotFound, exit) => ("input-not-found", exit),
             (io::ErrorKind::PermissionDenied, exit) => ("input-denied", exit),
             (io::ErrorKind::IsADirectory, exit) => ("input-is-directory", exit),
+            (io::ErrorKind::WouldBlock, exit) => ("input-would-block", exit),
             (_, exit) => ("input-unreadable", exit),
         };
         let what = format!("could not read {}: {error}", shown(path));

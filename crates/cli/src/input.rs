@@ -23,7 +23,10 @@ pub fn read_bounded(path: &Path, limit: usize) -> Result<Vec<u8>, Failure> {
 
 /// Opens a regular file, or a pipe that came with the process. Any other pipe would be waited for
 /// without a word, and opening a device can have effects.
-fn open(path: &Path) -> Result<File, Failure> {
+///
+/// Nothing that is read from it can be waited for either: what has nothing to say yet, as the log of
+/// the kernel in /proc, answers with an error.
+pub fn open(path: &Path) -> Result<File, Failure> {
     let reading = |error: io::Error| Failure::reading(path, &error);
     let kind = fs::metadata(path).map_err(reading)?.file_type();
     if kind.is_dir() {

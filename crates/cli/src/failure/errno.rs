@@ -36,6 +36,7 @@ const TABLE: &[(Errno, &str, Doing, Exit)] = {
         (Errno::NAMETOOLONG, "ENAMETOOLONG", Reading, NoInput),
         (Errno::NXIO, "ENXIO", Reading, NoInput),
         (Errno::NODEV, "ENODEV", Reading, NoInput),
+        (Errno::AGAIN, "EAGAIN", Reading, NoInput),
         (Errno::MFILE, "EMFILE", Either, Unavailable),
         (Errno::NFILE, "ENFILE", Either, Unavailable),
         (Errno::NOMEM, "ENOMEM", Either, Unavailable),
@@ -44,6 +45,7 @@ const TABLE: &[(Errno, &str, Doing, Exit)] = {
         (Errno::PERM, "EPERM", Creating, CannotCreate),
         (Errno::ROFS, "EROFS", Creating, CannotCreate),
         (Errno::EXIST, "EEXIST", Creating, CannotCreate),
+        (Errno::NOTEMPTY, "ENOTEMPTY", Creating, CannotCreate),
         (Errno::ISDIR, "EISDIR", Creating, CannotCreate),
         (Errno::NOTDIR, "ENOTDIR", Creating, CannotCreate),
         (Errno::LOOP, "ELOOP", Creating, CannotCreate),
@@ -89,6 +91,7 @@ pub fn hint(error: &io::Error) -> Option<&'static str> {
             Some("this process may open too few files at once: raise the limit with `ulimit -n`")
         }
         Errno::NFILE => Some("the whole system has too many files open: see fs.file-max"),
+        Errno::AGAIN => Some("it has nothing to say yet, and is not waited for"),
         Errno::FBIG => Some("`ulimit -f` limits how large a file this process may write"),
         _ => None,
     }

@@ -120,7 +120,7 @@ fn open(path: &Path) -> Result<(Source, (u64, u64)), Failure> {
             false => failure,
         });
     }
-    let file = File::open(path).map_err(reading)?;
+    let file = input::open(path)?;
     let source = Source::File {
         path: path.to_owned(),
         file,
@@ -142,7 +142,7 @@ impl Source {
         };
         (*size > MAX_KEPT_BYTES as u64).then_some(())?;
         let mut head = Vec::new();
-        let opened = File::open(path).ok()?;
+        let opened = input::open(path).ok()?;
         opened.take(SNAPSHOT_HEAD).read_to_end(&mut head).ok()?;
         let begins = head.trim_ascii_start().starts_with(b"{");
         let is_snapshot = head.windows(SNAPSHOT.len()).any(|w| w == SNAPSHOT);
