@@ -12,12 +12,15 @@ use crate::path::shown;
 
 /// As `creat(2)` makes files: the umask takes away what the user does not want.
 const MODE: u32 = 0o666;
+/// How standard output is named where a file is expected.
+pub const STREAM: &str = "-";
 /// See `path_resolution(7)`.
 const MAX_LINKS: usize = 40;
 
 /// Puts `bytes` at `path` in one step, replacing the file that is there. What is there and is not a
 /// regular file, such as a device, is left alone; a symbolic link stays and its target is replaced.
 pub fn replace(path: &Path, bytes: &[u8]) -> Result<(), Failure> {
+    not_a_stream(path)?;
     let creating = |error: io::Error| Failure::creating(path, &error);
     let target = match fs::metadata(path) {
         Ok(there) if there.is_file() => fs::canonicalize(path).map_err(creating)?,
@@ -48,6 +51,18 @@ pub fn replace(path: &Path, bytes: &[u8]) -> Result<(), Failure> {
     file.persist(&target)
         .map_err(|error| creating(error.error))?;
     Ok(())
+}
+
+/// Refuses `-`, by which many programs mean standard output: the answer goes there, and a picture or
+/// report in the middle of it would be neither.
+pub fn not_a_stream(path: &Path) -> Result<(), Failure> {
+    if path.as_os_str() != STREAM {
+        return Ok(());
+    }
+    Err(
+        Failure::usage("standard output (`-`) takes the answer; a picture or report needs a file")
+            .hint("name a file, or `./-` for one of that name"),
+    )
 }
 
 /// Where a file that is not there yet will lie: at the end of the links that lead to it.
@@ -118,6 +133,13 @@ mod tests {
         }
         let null = fs::metadata("/dev/null").expect("there").file_type();
         assert!(std::os::unix::fs::FileTypeExt::is_char_device(&null));
+    }
+
+    #[test]
+    fn given_the_name_of_standard_output_no_file_of_that_name_is_made() {
+        let failure = replace(Path::new("-"), b"new").expect_err("refused");
+        assert_eq!((failure.code(), failure.exit()), ("usage", Exit::Usage));
+        assert!(!Path::new("-").exists());
     }
 
     #[test]

@@ -503,3 +503,47 @@ fn given_a_log_larger_than_the_memory_it_may_use_the_bound_is_kept() {
     assert_eq!(output.status.code(), Some(1));
     assert_eq!(json(&output)["sources"][0]["lines"], 8 + LINES as u64);
 }
+
+#[test]
+fn given_a_file_that_would_have_to_be_waited_for_it_is_refused() {
+    let log = "/proc/kmsg";
+    if fs::File::open(log).is_err() {
+        crowfly_waive::waived!("the log of the kernel may not be read");
+    }
+    let started = std::time::Instant::now();
+    let mut child = crowfly(Path::new("."), &["explain", log])
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("it starts");
+    while child.try_wait().expect("a child").is_none() {
+        if started.elapsed() > std::time::Duration::from_secs(60) {
+            child.kill().expect("ended");
+            panic!("it waits");
+        }
+        std::thread::sleep(std::time::Duration::from_millis(5));
+    }
+    let output = child.wait_with_output().expect("its words");
+    assert_eq!(output.status.code(), Some(66));
+    let told = String::from_utf8_lossy(&output.stderr);
+    assert!(told.starts_with("error[input-would-block]: "), "{told}");
+}
+
+#[test]
+fn given_fix_script_it_names_the_command_that_wrote_it_and_the_status_is_not_the_verdicts() {
+    let folder = folder(&[("nccl.log", STAGED_LOG)]);
+    assert_eq!(explain(folder.path(), &["nccl.log"]).status.code(), Some(1));
+    let output = explain(folder.path(), &["--fix-script", "nccl.log"]);
+    assert_eq!(output.status.code(), Some(0));
+    let script = text(&output.stdout);
+    let mut lines = script.lines();
+    assert_eq!(lines.next(), Some("#!/usr/bin/env bash"));
+    let head: Vec<&str> = lines.take_while(|line| line.starts_with("# ")).collect();
+    let first = "# Written by `crowfly explain --fix-script`. Nothing of it has been run.";
+    assert!(
+        head.first().is_some_and(|line| line.starts_with(first)),
+        "{head:?}"
+    );
+    assert!(head.iter().all(|line| line.len() <= 100), "{head:?}");
+}

@@ -125,3 +125,28 @@ fn the_version_is_printed() {
     let expected = concat!("crowfly ", env!("CARGO_PKG_VERSION"), "\n");
     assert_eq!(stdout(&output), expected);
 }
+
+#[test]
+fn given_the_name_of_standard_output_for_a_file_none_of_that_name_is_made() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let mut captured = crowfly(&["capture", "-o", "-"]);
+    let output = run(captured.current_dir(folder.path()));
+    assert_eq!(output.status.code(), Some(0));
+    assert!(stdout(&output).starts_with("{"), "the snapshot");
+    for arguments in [
+        &["map", "--svg", "-"][..],
+        &["doctor", "--html", "-"],
+        &["race", "--size", "1MB", "--runs", "1", "--svg", "-"],
+        &["plan", "loading", "--svg", "-"],
+    ] {
+        let output = run(crowfly(arguments).current_dir(folder.path()));
+        assert_eq!(output.status.code(), Some(64), "{arguments:?}");
+        assert_eq!(stdout(&output), "", "{arguments:?}");
+    }
+    assert_eq!(
+        std::fs::read_dir(folder.path())
+            .expect("the folder")
+            .count(),
+        0
+    );
+}

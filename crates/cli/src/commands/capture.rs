@@ -21,7 +21,7 @@ pub const CAPTURE_SCHEMA: &str = "crowfly.capture/1";
 /// Arguments of `crowfly capture`.
 #[derive(Args, Debug)]
 pub struct CaptureArgs {
-    /// The file to write; without it, standard output
+    /// The file to write; without it or with `-`, standard output
     #[arg(short, long, value_name = "FILE")]
     output: Option<PathBuf>,
     /// Keep host names, user names, serial numbers and addresses as they are
@@ -79,6 +79,14 @@ pub struct Failed {
     pub error: String,
 }
 
+impl CaptureArgs {
+    /// The file to write; `None` for standard output.
+    fn file(&self) -> Option<&PathBuf> {
+        let output = self.output.as_ref();
+        output.filter(|path| path.as_os_str() != file::STREAM)
+    }
+}
+
 /// Looks at the machine and writes the snapshot.
 pub fn run(args: &CaptureArgs, out: &mut Output) -> Result<Exit, Failure> {
     let seen = args.machine.look()?;
@@ -91,7 +99,7 @@ pub fn run(args: &CaptureArgs, out: &mut Output) -> Result<Exit, Failure> {
     };
     let json = snapshot.to_json();
     let capture = summary(args, &snapshot, json.len());
-    match &args.output {
+    match args.file() {
         None => {
             out.bytes(json.as_bytes())?;
             let text = render::capture::render(&capture, out.columns(), out.verbose());
@@ -112,7 +120,7 @@ fn summary(args: &CaptureArgs, snapshot: &Snapshot, bytes: usize) -> Capture {
     let topology = Topology::from_snapshot(snapshot);
     let mut capture = Capture {
         schema: CAPTURE_SCHEMA,
-        file: args.output.clone(),
+        file: args.file().cloned(),
         bytes,
         redacted: snapshot.redacted,
         observations: snapshot.len(),

@@ -61,7 +61,7 @@ pub fn run(args: &DoctorArgs, out: &mut Output) -> Result<Exit, Failure> {
         return rules::page(code, out);
     }
     match args.watch {
-        None => args.answer.give(&args.look(out)?, out),
+        None => args.answer.give("doctor", &args.look(out)?, out),
         Some(_) if args.files.iter().any(|file| file.as_os_str() == "-") => Err(Failure::usage(
             "standard input (`-`) can be read only once, and --watch reads again and again",
         )),

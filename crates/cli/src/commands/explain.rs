@@ -31,5 +31,5 @@ pub fn run(args: &ExplainArgs, out: &mut Output) -> Result<Exit, Failure> {
     }
     let mut case = Case::new();
     evidence::read_named(&args.files, &mut case, out)?;
-    args.answer.give(&Answer::new(case, None), out)
+    args.answer.give("explain", &Answer::new(case, None), out)
 }

@@ -31,7 +31,7 @@ pub struct AnswerArgs {
     #[arg(long, requires = "html")]
     pub unredacted: bool,
     /// Print the fixes as a shell script to read and to run yourself; what could do harm is
-    /// commented out, with the reason. Nothing is run
+    /// commented out, with the reason. Nothing is run, and the exit status is 0 whatever the verdict
     #[arg(long, conflicts_with = "html")]
     pub fix_script: bool,
 }
@@ -190,11 +190,11 @@ impl<'a> Undecoded<'a> {
 }
 
 impl AnswerArgs {
-    /// Prints the answer in the form asked for, and returns the exit status that tells the verdict.
-    /// A script is no answer: printing it is all that was asked for.
-    pub fn give(&self, answer: &Answer, out: &mut Output) -> Result<Exit, Failure> {
+    /// Prints the answer of a command of this name in the form asked for, and returns the exit status
+    /// that tells the verdict. A script is no answer: printing it is all that was asked for.
+    pub fn give(&self, command: &str, answer: &Answer, out: &mut Output) -> Result<Exit, Failure> {
         if self.fix_script {
-            let script = FixScript::new(&answer.diagnosis);
+            let script = FixScript::new(command, &answer.diagnosis);
             out.show(&script, |_| script.script.clone())?;
             return Ok(Exit::Ok);
         }

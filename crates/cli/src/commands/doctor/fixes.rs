@@ -70,8 +70,8 @@ pub enum Runs {
 }
 
 impl FixScript {
-    /// The script for a diagnosis.
-    pub fn new(diagnosis: &Diagnosis) -> Self {
+    /// The script for a diagnosis that a command of this name came to.
+    pub fn new(command: &str, diagnosis: &Diagnosis) -> Self {
         let mut seen = BTreeSet::new();
         let mut steps = Vec::new();
         for finding in &diagnosis.findings {
@@ -81,7 +81,7 @@ impl FixScript {
                 }
             }
         }
-        let script = render::diagnosis::script::render(diagnosis.verdict, &steps);
+        let script = render::diagnosis::script::render(command, diagnosis.verdict, &steps);
         Self {
             schema: FIX_SCRIPT_SCHEMA,
             verdict: diagnosis.verdict,

@@ -7,12 +7,12 @@ use crate::commands::doctor::fixes::{Runs, Step};
 use crate::output::MAX_COLUMNS;
 use crate::render::text::{count, harmless, wrap};
 
+const FIRST: &str = "#!/usr/bin/env bash\n";
+const MANUAL: &str = "\
+Nothing of it has been run. Read it, take out what you do not want, then run it on the machine that \
+was looked at. What it runs loads drivers and sets knobs until the next boot, or only looks; running \
+it again does no more. All else is commented out, with the reason.";
 const HEAD: &str = "\
-#!/usr/bin/env bash
-# Written by `crowfly doctor --fix-script`. Nothing of it has been run.
-# Read it, take out what you do not want, then run it on the machine that was looked at.
-# What it runs loads drivers and sets knobs until the next boot, or only looks; running it again does
-# no more. All else is commented out, with the reason.
 set -uo pipefail
 
 failures=0
@@ -24,10 +24,13 @@ step() { printf '\\n== %s\\n' \"$1\"; }
 check() { printf '\\n-- check: %s\\n' \"$1\"; }
 ";
 
-/// The script, ending in a newline.
-pub fn render(verdict: Verdict, steps: &[Step]) -> String {
+/// The script that a command of this name was asked for, ending in a newline.
+pub fn render(command: &str, verdict: Verdict, steps: &[Step]) -> String {
     let of = |runs: Runs| steps.iter().filter(move |step| step.runs == runs);
-    let mut script = HEAD.to_owned();
+    let mut script = FIRST.to_owned();
+    let written = format!("Written by `crowfly {command} --fix-script`. {MANUAL}");
+    comment(&mut script, &written);
+    script.push_str(HEAD);
     script.push('\n');
     comment(
         &mut script,
