@@ -146,10 +146,11 @@ fn bad_input_is_refused_with_its_code_and_status() {
     let looped = folder.join("loop");
     std::os::unix::fs::symlink("loop", &looped).expect("linked");
 
-    let cases: [(&str, i32, PathBuf); 11] = [
+    let cases: [(&str, i32, PathBuf); 12] = [
         ("io-failed", 66, looped),
         ("io-failed", 66, folder.join("x".repeat(300))),
         ("not-a-file", 66, "/proc/self/status".into()),
+        ("not-a-file", 66, "/proc/self/mem".into()),
         (
             "not-a-file",
             66,
@@ -168,6 +169,51 @@ fn bad_input_is_refused_with_its_code_and_status() {
         assert_eq!(refusal(&[], &path), expected, "{}", path.display());
         assert_eq!(refusal(&["--list"], &path), expected, "{}", path.display());
     }
+}
+
+#[test]
+fn given_a_place_that_is_no_file_of_this_machine_it_is_said_that_only_such_are_read() {
+    for place in [
+        "s3://bucket/m",
+        "http://host/m",
+        "https://host/m",
+        "gpu:0",
+        "drive:nvme0",
+    ] {
+        let output = load(&["--json"], Path::new(place));
+        assert_eq!(output.status.code(), Some(64), "{place}");
+        let error = document(&output)["error"].clone();
+        assert_eq!(error["code"], "usage");
+        let message =
+            format!("{place} is no file or folder of this machine, and only such are read");
+        assert_eq!(error["message"], message.as_str());
+    }
+    let file = folder("places").join("m.bin");
+    fs::write(&file, [1; 100]).expect("written");
+    for scheme in ["file:", "file://"] {
+        let place = format!("{scheme}{}", file.display());
+        let loaded = document(&load(&["--json"], Path::new(&place)));
+        assert_eq!(loaded["receipt"]["requested"], 100);
+        assert_eq!(
+            loaded["receipt"]["from"],
+            format!("file:{}", file.display()).as_str()
+        );
+    }
+}
+
+#[test]
+fn given_a_budget_that_is_too_small_both_sizes_have_their_unit() {
+    let file = folder("budget").join("m.bin");
+    fs::write(&file, [1; 100]).expect("written");
+    let output = load(&["--json", "--transit", "--budget", "4KiB"], &file);
+    assert_eq!(output.status.code(), Some(64));
+    let error = document(&output)["error"].clone();
+    assert_eq!(error["code"], "budget-too-small");
+    let message = error["message"].as_str().expect("text");
+    assert!(
+        message.ends_with(" bytes of memory at least, not 4096 bytes"),
+        "{message}"
+    );
 }
 
 #[test]

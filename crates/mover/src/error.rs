@@ -51,7 +51,7 @@ pub enum TransferError {
         able: Vec<Path>,
     },
     /// A transfer that keeps nothing cannot do with so little memory.
-    #[error("a transfer in transit needs {} bytes of memory at least, not {}", MIN_BUDGET.0, budget.0)]
+    #[error("a transfer in transit needs {} bytes of memory at least, not {} bytes", MIN_BUDGET.0, budget.0)]
     BudgetTooSmall {
         /// What it was to do with.
         budget: Bytes,

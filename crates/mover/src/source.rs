@@ -23,9 +23,13 @@ const MEMORY_FILE_SYSTEMS: [(u64, &str); 3] = [
     (0x9584_58f6, "hugetlbfs"),
 ];
 
-/// File systems whose files are made up when they are read: sysfs, debugfs, tracefs, securityfs,
-/// configfs and both versions of cgroups.
-const MADE_UP_FILE_SYSTEMS: [u64; 7] = [
+/// The file system of /proc.
+const PROC: u64 = 0x9fa0;
+
+/// File systems whose files are made up when they are read: procfs, sysfs, debugfs, tracefs,
+/// securityfs, configfs and both versions of cgroups.
+const MADE_UP_FILE_SYSTEMS: [u64; 8] = [
+    PROC,
     0x6265_6572,
     0x6462_6720,
     0x7472_6163,
@@ -187,22 +191,28 @@ impl Source {
     }
 }
 
-/// Whether a file holds as many bytes as it is said to. The files of /proc are all said to be empty
-/// and those of /sys to fill a page; what they hold is made up when it is read.
+/// Whether a file holds as many bytes as it is said to. The files of /proc are all said to be empty,
+/// or as large as memory, and those of /sys to fill a page; what they hold is made up when it is read.
 pub(crate) fn says_its_size(file: &File, size: u64) -> bool {
-    let made_up = || {
+    let magic = || {
         let magic = rustix::fs::fstatfs(file).map(|stat| stat.f_type as u64 & 0xffff_ffff);
-        magic.is_ok_and(|magic| MADE_UP_FILE_SYSTEMS.contains(&magic))
+        magic.unwrap_or_default()
     };
+    let made_up = || MADE_UP_FILE_SYSTEMS.contains(&magic());
     // The bytes of a file that is no larger than this are cheap to look at.
-    if size > BLOCK as u64 || (size > 0 && !made_up()) {
+    if size > BLOCK as u64 {
+        return magic() != PROC;
+    }
+    if size > 0 && !made_up() {
         return true;
     }
     let mut bytes = vec![0; BLOCK + 1];
     match file.read_at(&mut bytes, 0) {
         Ok(read) => read as u64 == size,
         // What cannot be read without waiting for it has no size either.
-        Err(error) => error.kind() != io::ErrorKind::WouldBlock,
+        Err(error) if error.kind() == io::ErrorKind::WouldBlock => false,
+        // Nor has what is made up and cannot be read at its beginning, such as a process's memory.
+        Err(_) => !made_up(),
     }
 }
 

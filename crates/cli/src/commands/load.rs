@@ -27,7 +27,7 @@ pub const LOAD_SCHEMA: &str = "crowfly.load/1";
 /// Arguments of `crowfly load`.
 #[derive(Args, Debug)]
 pub struct LoadArgs {
-    /// A safetensors file, a model folder, its index, or any file
+    /// A safetensors file, a model folder, its index, or any file of this machine
     #[arg(value_name = "PATH")]
     path: PathBuf,
     /// List the tensors instead of loading them
@@ -85,7 +85,8 @@ pub struct Load {
 
 /// Loads, or lists.
 pub fn run(args: &LoadArgs, out: &mut Output) -> Result<Exit, Failure> {
-    let checkpoint = Checkpoint::open(&args.path)?;
+    let path = transfer::local(&args.path)?;
+    let checkpoint = Checkpoint::open(&path)?;
     let selection = select(args, &checkpoint)?;
     if args.list {
         let listing = listing::Listing::new(&checkpoint, &selection);
@@ -95,7 +96,7 @@ pub fn run(args: &LoadArgs, out: &mut Output) -> Result<Exit, Failure> {
         return Ok(Exit::Ok);
     }
     let pieces = transfer::pieces(&checkpoint, &selection)?;
-    let loaded = load(args, pieces, out)?;
+    let loaded = load(args, &path, pieces, out)?;
     let load = Load {
         schema: LOAD_SCHEMA,
         path: args.path.clone(),
@@ -112,7 +113,12 @@ pub fn run(args: &LoadArgs, out: &mut Output) -> Result<Exit, Failure> {
     Ok(Exit::Ok)
 }
 
-fn load(args: &LoadArgs, pieces: Vec<Piece>, out: &Output) -> Result<Loaded, Failure> {
+fn load(
+    args: &LoadArgs,
+    path: &std::path::Path,
+    pieces: Vec<Piece>,
+    out: &Output,
+) -> Result<Loaded, Failure> {
     let destination = destination(args)?;
     let (files, to) = (pieces.clone(), destination.place());
     let look = move || transfer::Machine::towards(&to)?.routes(&files, &to);
@@ -125,13 +131,13 @@ fn load(args: &LoadArgs, pieces: Vec<Piece>, out: &Output) -> Result<Loaded, Fai
         } else {
             Verify::No
         },
-        ..Request::to_host(transfer::place(&args.path), pieces)
+        ..Request::to_host(transfer::place(path), pieces)
     };
     let engine = Engine::new(Settings {
         budget: args.budget,
         ..Settings::default()
     });
-    let what = format!("loading {}", shown(&args.path));
+    let what = format!("loading {}", shown(path));
     if args.policy == Policy::Require {
         // A refusal names what stands in the way, so that has to be known before the first byte.
         request.candidates = look()?;

@@ -54,7 +54,7 @@ pub fn run(args: &RaceArgs, out: &mut Output) -> Result<Exit, Failure> {
         check_folder(file)?;
     }
     let track = match &args.path {
-        Some(path) => Track::Kept(path.clone()),
+        Some(path) => Track::Kept(transfer::local(path)?),
         None => Track::made(args.size, args.keep, out)?,
     };
     let race = race(track.path(), usize::from(args.runs), out)?;
@@ -102,6 +102,7 @@ fn ceiling(to_host: &[Candidate]) -> Option<Capacity> {
 
 /// Finds out before the race, not after it, that the picture has nowhere to go.
 fn check_folder(file: &Path) -> Result<(), Failure> {
+    crate::file::not_a_stream(file)?;
     let folder = match file.parent() {
         Some(folder) if !folder.as_os_str().is_empty() => folder,
         _ => Path::new("."),

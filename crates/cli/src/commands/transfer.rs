@@ -1,7 +1,8 @@
 //! What every command that moves bytes does around the engine: open the files, look up the routes,
 //! show progress.
 
-use std::path::Path;
+use std::fs;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
@@ -18,6 +19,7 @@ use crowfly_route::topology::Topology;
 
 use crate::failure::Failure;
 use crate::machine::seen;
+use crate::path::shown;
 use crate::render::progress::Progress;
 
 /// A running transfer is looked at each time this part of its time so far has passed again, so that
@@ -87,6 +89,29 @@ impl Machine {
         let found = candidates(&self.topology, Some(&self.snapshot), &from, to);
         Ok(found?)
     }
+}
+
+/// The path of a file of this machine, as a path or as the place `file:PATH`. Other places are no
+/// files that could be opened; what is there is taken, whatever else its name could mean.
+pub fn local(path: &Path) -> Result<PathBuf, Failure> {
+    let text = path
+        .to_str()
+        .filter(|_| fs::symlink_metadata(path).is_err());
+    let elsewhere = |text: &str| text.contains("://") && !text.starts_with("file:");
+    let place = match text {
+        None => return Ok(path.to_owned()),
+        Some(text) if elsewhere(text) => text,
+        Some(text) => match text.parse() {
+            Ok(Place::File(file)) => return Ok(file.into()),
+            Ok(_) => text,
+            Err(_) => return Ok(path.to_owned()),
+        },
+    };
+    let place = shown(Path::new(place));
+    let what = format!("{place} is no file or folder of this machine, and only such are read");
+    Err(Failure::usage(what).hint(format!(
+        "copy it to a drive of this machine first; `./{place}` would be a file of that name"
+    )))
 }
 
 /// How a path that the user gave stands in a receipt: so that it still means something elsewhere.
