@@ -115,6 +115,29 @@ fn given_keep_the_checkpoint_is_used_again() {
 }
 
 #[test]
+fn given_races_that_keep_at_once_all_end_well_and_one_checkpoint_stays() {
+    let cache = folder("race-kept-at-once");
+    let keep = ["--size", "1MB", "--runs", "1", "--json", "--keep"];
+    let start = || {
+        let mut race = race(&cache, &keep);
+        let piped = race.stdout(Stdio::piped()).stderr(Stdio::piped());
+        piped.spawn().expect("the program starts")
+    };
+    let races = [start(), start(), start()];
+    for race in races {
+        let output = race.wait_with_output().expect("it ends");
+        assert_eq!(output.status.code(), Some(0), "{output:?}");
+        assert_eq!(document(&output)["bytes"], 1_000_000);
+    }
+    assert_eq!(left_in(&cache), ["race-1000000"]);
+    let shard = cache.join("crowfly/race-1000000/model-00002-of-00004.safetensors");
+    fs::write(shard, "").expect("cut");
+    let refused = run(&mut race(&cache, &keep));
+    assert_eq!(refused.status.code(), Some(65));
+    assert_eq!(document(&refused)["error"]["code"], "kept-damaged");
+}
+
+#[test]
 fn given_a_size_or_a_picture_that_cannot_be_the_race_does_not_start() {
     let cache = folder("race-refused");
     let cases = [

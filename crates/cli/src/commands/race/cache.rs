@@ -5,6 +5,7 @@ use std::io;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
+use crowfly_mover::checkpoint::index::{INDEX_SUFFIX, SHARD_SUFFIX};
 use tempfile::Builder;
 
 use crate::failure::{Exit, Failure};
@@ -13,6 +14,9 @@ use crate::path::shown;
 
 /// How a checkpoint's folder begins, kept or not.
 const RACE: &str = "race-";
+/// How the names of a checkpoint's files begin, and how they end while they are not whole.
+const MODEL: &str = "model";
+const PARTIAL: &str = ".partial";
 /// Whoever cleans up may take a new folder for an abandoned one, once in a long while.
 const ATTEMPTS: u32 = 8;
 /// Permissions of a folder that only its owner may enter.
@@ -78,6 +82,13 @@ impl Cache {
         Err(Failure::new("cache-not-private", Exit::CannotCreate, what).hint(hint))
     }
 
+    /// The caches in a folder that is there.
+    #[cfg(test)]
+    pub fn at(folder: &Path) -> Self {
+        let folder = folder.to_owned();
+        Self { folder }
+    }
+
     /// Where a checkpoint of so many bytes is kept between races.
     pub fn kept(&self, bytes: u64) -> PathBuf {
         self.folder.join(format!("{RACE}{bytes}"))
@@ -109,9 +120,7 @@ impl Cache {
     pub fn clean(&self) -> usize {
         let entries = fs::read_dir(&self.folder).into_iter().flatten().flatten();
         let abandoned = entries.filter(|entry| {
-            let name = entry.file_name();
-            let lent = name.to_str().and_then(|name| name.strip_prefix(RACE));
-            lent.is_some_and(|name| name.contains('.'))
+            entry.file_name().to_str().is_some_and(is_lent)
                 && entry.file_type().is_ok_and(|kind| kind.is_dir())
         });
         let removed = abandoned.filter(|entry| {
@@ -119,11 +128,58 @@ impl Cache {
             // Its race holds the lock for as long as it runs, wherever it runs.
             File::open(&path).is_ok_and(|folder| {
                 let free = folder.try_lock().is_ok();
-                free && fs::remove_dir_all(&path).is_ok()
+                free && remove(&path).is_ok_and(|removed| removed)
             })
         });
         removed.count()
     }
+}
+
+/// Whether a race gives a folder of this name away: `race-1000000.Zk3aQw`.
+fn is_lent(name: &str) -> bool {
+    let parts = name
+        .strip_prefix(RACE)
+        .and_then(|rest| rest.split_once('.'));
+    parts.is_some_and(|(bytes, chance)| {
+        is_number(bytes) && !chance.is_empty() && chance.bytes().all(|b| b.is_ascii_alphanumeric())
+    })
+}
+
+/// Whether a race writes files of this name: `model-00001-of-00004.safetensors`, the index, and
+/// either of them before it is whole.
+fn is_written(name: &str) -> bool {
+    let draft = || name.strip_prefix('.')?.strip_suffix(PARTIAL);
+    let name = draft().unwrap_or(name);
+    let Some(rest) = name.strip_prefix(MODEL) else {
+        return false;
+    };
+    let shard = || {
+        let numbers = rest.strip_prefix('-')?.strip_suffix(SHARD_SUFFIX)?;
+        numbers.split_once("-of-")
+    };
+    rest == INDEX_SUFFIX || shard().is_some_and(|(n, of)| is_number(n) && is_number(of))
+}
+
+fn is_number(text: &str) -> bool {
+    !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit())
+}
+
+/// Removes a folder and the files that a race writes. A folder in which anything else lies is
+/// somebody's, and stays as it is; returns whether it is gone.
+fn remove(folder: &Path) -> io::Result<bool> {
+    let mut written = Vec::new();
+    for entry in fs::read_dir(folder)? {
+        let entry = entry?;
+        let ours = entry.file_name().to_str().is_some_and(is_written);
+        if !ours || !entry.file_type()?.is_file() {
+            return Ok(false);
+        }
+        written.push(entry.path());
+    }
+    for file in written {
+        fs::remove_file(file)?;
+    }
+    fs::remove_dir(folder).map(|()| true)
 }
 
 impl Lent {
@@ -137,7 +193,7 @@ impl Drop for Lent {
     fn drop(&mut self) {
         // A failure leaves a folder that the next race removes, and this race's result is worth
         // more than an error about that.
-        let _ = fs::remove_dir_all(&self.path);
+        let _ = remove(&self.path);
     }
 }
 
@@ -147,11 +203,11 @@ mod tests {
 
     use super::*;
 
+    const SHARD: &str = "model-00001-of-00004.safetensors";
+
     fn cache() -> (tempfile::TempDir, Cache) {
         let folder = tempfile::tempdir().expect("a folder");
-        let cache = Cache {
-            folder: folder.path().to_owned(),
-        };
+        let cache = Cache::at(folder.path());
         (folder, cache)
     }
 
@@ -199,7 +255,9 @@ mod tests {
         for name in ["race-1000.Zk3a", "race-1000", "models.v2"] {
             fs::create_dir(folder.path().join(name)).expect("created");
         }
-        fs::write(killed.join("shard"), "half").expect("written");
+        for name in [SHARD, ".model.safetensors.index.json.partial"] {
+            fs::write(killed.join(name), "half").expect("written");
+        }
         let running = cache.lend(1000).expect("lent");
         assert_eq!(cache.clean(), 1);
         assert!(!killed.exists() && running.path().exists());
@@ -207,5 +265,43 @@ mod tests {
         let path = running.path().to_owned();
         drop(running);
         assert!(!path.exists());
+    }
+
+    #[test]
+    fn given_anything_in_the_folder_that_no_race_writes_all_of_it_stays() {
+        let (folder, cache) = cache();
+        let killed = folder.path().join("race-1000.Zk3a");
+        let others = [
+            "notes.txt",
+            "model-00001.safetensors",
+            "model-a-of-b.safetensors",
+        ];
+        for foreign in others {
+            fs::create_dir(&killed).expect("created");
+            fs::write(killed.join(SHARD), "half").expect("written");
+            fs::write(killed.join(foreign), "mine").expect("written");
+            assert_eq!(cache.clean(), 0, "{foreign}");
+            assert!(killed.join(SHARD).exists() && killed.join(foreign).exists());
+            fs::remove_dir_all(&killed).expect("removed");
+        }
+        fs::create_dir_all(killed.join(SHARD)).expect("a folder with the name of a shard");
+        assert_eq!(cache.clean(), 0);
+        assert!(killed.join(SHARD).exists());
+    }
+
+    #[test]
+    fn given_a_folder_that_no_race_names_so_it_stays_even_when_empty() {
+        let (folder, cache) = cache();
+        for name in [
+            "race-results.old",
+            "race-1000.",
+            "race-1000.a-b",
+            "race-.abc",
+            "race.1.a",
+        ] {
+            fs::create_dir(folder.path().join(name)).expect("created");
+            assert_eq!(cache.clean(), 0, "{name}");
+            assert!(folder.path().join(name).exists());
+        }
     }
 }
