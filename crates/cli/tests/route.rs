@@ -45,7 +45,7 @@ fn given_this_machine_the_ways_of_a_file_into_host_memory_are_one_document() {
 
 #[test]
 fn given_this_machine_a_gpu_that_may_not_exist_is_an_answer_and_no_error() {
-    let output = route(&["--json", ".", "gpu:0"]);
+    let output = route(&["--json", "Cargo.toml", "gpu:0"]);
     assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
     let ways = json(&output);
     for way in ways["ways"].as_array().expect("a list") {
@@ -132,5 +132,20 @@ fn given_a_device_that_does_not_exist_the_error_tells_the_nearest_and_all() {
         let output = route(&["--snapshot", &file, from, to]);
         assert_eq!(output.status.code(), Some(status), "{from} to {to}");
         assert!(output.stdout.is_empty());
+    }
+}
+
+#[test]
+fn given_this_machine_a_start_that_is_not_there_is_no_way_but_an_error() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let (absent, empty) = (folder.path().join("absent"), folder.path());
+    for (start, code) in [
+        (absent.as_path(), "input-not-found"),
+        (empty, "input-is-directory"),
+    ] {
+        let start = start.to_str().expect("text");
+        let output = route(&["--json", start, "host"]);
+        assert_eq!(output.status.code(), Some(66), "{start}");
+        assert_eq!(json(&output)["error"]["code"], code);
     }
 }

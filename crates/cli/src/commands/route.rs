@@ -1,8 +1,10 @@
 //! `crowfly route FROM TO`: every way between two places, and what stands in it.
 
 use std::path::Path;
+use std::{fs, io};
 
 use clap::Args;
+use crowfly_mover::checkpoint::index::SHARD_SUFFIX;
 use crowfly_mover::{Source, TransferError};
 use crowfly_route::hop::{Candidate, Ceiling, Class, Counters, Route, Standing};
 use crowfly_route::obstacle::Obstacle;
@@ -111,7 +113,8 @@ impl Way {
 /// Plans, and prints.
 pub fn run(args: &RouteArgs, out: &mut Output) -> Result<Exit, Failure> {
     let elsewhere = args.machine.is_elsewhere();
-    let (from, to) = (place(&args.start, elsewhere)?, place(&args.end, elsewhere)?);
+    let from = place(&args.start, elsewhere, End::Start)?;
+    let to = place(&args.end, elsewhere, End::Goal)?;
     let (topology, snapshot) = args.machine.look()?;
     let found = search::candidates(&topology, snapshot.as_ref(), &from, &to)?;
     let plan = Plan::new(from, to, found);
@@ -120,19 +123,28 @@ pub fn run(args: &RouteArgs, out: &mut Output) -> Result<Exit, Failure> {
     Ok(Exit::Ok)
 }
 
+/// Which end of a route a place is.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum End {
+    /// The bytes have to be there.
+    Start,
+    /// The bytes can still have to be put there.
+    Goal,
+}
+
 /// Reads a place; a bare name that is a file of this machine is a place too.
-fn place(text: &str, elsewhere: bool) -> Result<Place, Failure> {
+fn place(text: &str, elsewhere: bool, end: End) -> Result<Place, Failure> {
     match text.parse() {
-        Ok(Place::File(path)) => file(&path, elsewhere),
+        Ok(Place::File(path)) => file(&path, elsewhere, end),
         Ok(place) => Ok(place),
-        Err(_) if !elsewhere && Path::new(text).exists() => file(text, elsewhere),
+        Err(_) if !elsewhere && Path::new(text).exists() => file(text, elsewhere, end),
         Err(error) => Err(error.into()),
     }
 }
 
-/// A path as the mount table knows it: absolute, without links. Of a file that does not exist yet,
-/// as much of it as does.
-fn file(path: &str, elsewhere: bool) -> Result<Place, Failure> {
+/// A path as the mount table knows it: absolute, without links. Of a file that is yet to be made, as
+/// much of it as is there.
+fn file(path: &str, elsewhere: bool, end: End) -> Result<Place, Failure> {
     if elsewhere {
         return if path.starts_with('/') {
             Ok(Place::File(path.to_owned()))
@@ -142,38 +154,53 @@ fn file(path: &str, elsewhere: bool) -> Result<Place, Failure> {
             )))
         };
     }
+    let given = Path::new(path);
     let mut rest = Vec::new();
-    let whole = std::path::absolute(path).map_err(|e| Failure::reading(Path::new(path), &e))?;
+    let whole = std::path::absolute(path).map_err(|e| Failure::reading(given, &e))?;
     let mut there = whole.as_path();
     loop {
         match there.canonicalize() {
             Ok(mut real) => {
-                can_hold_data(&real)?;
+                if rest.is_empty() {
+                    can_hold_data(&real)?;
+                }
                 real.extend(rest.iter().rev());
                 return Ok(Place::File(real.to_string_lossy().into_owned()));
             }
             Err(error) => match (there.parent(), there.file_name()) {
-                (Some(parent), Some(name)) => {
+                (Some(parent), Some(name)) if end == End::Goal => {
                     rest.push(name);
                     there = parent;
                 }
-                _ => return Err(Failure::reading(Path::new(path), &error)),
+                _ => return Err(Failure::reading(given, &error)),
             },
         }
     }
 }
 
-/// Refuses what is there and is no place for bytes: pipes, sockets, and files that are made up when
-/// they are read.
+/// Refuses what is there and is no place for bytes: folders that are no model's, pipes, sockets, and
+/// files that are made up when they are read.
 fn can_hold_data(path: &Path) -> Result<(), Failure> {
     if path.is_dir() {
-        return Ok(());
+        return is_a_model(path);
     }
     match Source::open(path) {
         Err(error @ TransferError::NotAFile { .. }) => Err(error.into()),
         // What may not be read can still be planned for.
         Err(_) | Ok(_) => Ok(()),
     }
+}
+
+/// A model's folder stands for the files in it, as it does to whoever loads it.
+fn is_a_model(folder: &Path) -> Result<(), Failure> {
+    let entries = fs::read_dir(folder).map_err(|error| Failure::reading(folder, &error))?;
+    let mut names = entries.flatten().map(|entry| entry.file_name());
+    if names.any(|name| name.to_string_lossy().ends_with(SHARD_SUFFIX)) {
+        return Ok(());
+    }
+    let is_folder = io::ErrorKind::IsADirectory.into();
+    let hint = "no safetensors file lies in it; name a file, or the folder of a model";
+    Err(Failure::reading(folder, &is_folder).hint(hint))
 }
 
 #[cfg(test)]
@@ -198,7 +225,7 @@ pub mod tests {
         std::os::unix::fs::symlink("m", real.join("link")).expect("linked");
         let resolved = |name: &str| {
             let path = real.join(name).to_string_lossy().into_owned();
-            place(&path, false).map(|place| place.to_string())
+            place(&path, false, End::Goal).map(|place| place.to_string())
         };
         let expected = |name: &str| format!("file:{}", real.join(name).display());
         assert_eq!(resolved("link").expect("a place"), expected("m"));
@@ -206,8 +233,27 @@ pub mod tests {
     }
 
     #[test]
+    fn given_a_start_that_is_not_there_or_no_models_folder_it_is_refused() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let (absent, model) = (folder.path().join("absent"), folder.path().join("model"));
+        std::fs::create_dir(&model).expect("made");
+        let start = |path: &Path| {
+            let read = place(&path.to_string_lossy(), false, End::Start);
+            read.map_err(|failure| (failure.code(), failure.exit()))
+        };
+        assert_eq!(start(&absent), Err(("input-not-found", Exit::NoInput)));
+        let is_folder = Err(("input-is-directory", Exit::NoInput));
+        assert_eq!(start(folder.path()), is_folder);
+        assert_eq!(start(&model), is_folder);
+        std::fs::write(model.join("notes.txt"), "x").expect("written");
+        assert_eq!(start(&model), is_folder);
+        std::fs::write(model.join("m.safetensors"), "x").expect("written");
+        assert!(start(&model).is_ok());
+    }
+
+    #[test]
     fn given_another_machine_paths_are_taken_as_they_are_and_have_to_be_absolute() {
-        let read = |text| place(text, true);
+        let read = |text| place(text, true, End::Start);
         assert_eq!(
             read("/no/such").expect("a place"),
             Place::File("/no/such".into())
