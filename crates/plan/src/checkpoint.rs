@@ -10,6 +10,7 @@ use crate::catalog::{Catalog, StorageClass, StorageDirect, Used};
 use crate::cluster::{Cluster, given};
 use crate::error::PlanError;
 use crate::figure::{Figure, Unit};
+use crate::quantity::{ALLOWED_STALL, STORAGE_CAPACITY, STORAGE_RATE};
 use crate::workload::ModelSpec;
 
 mod interval;
@@ -30,8 +31,6 @@ const STORAGE_NIC_RATE: f64 = 50e9;
 const BOUNCE_PASSES: f64 = 2.0;
 /// The kernel's socket buffers are written and read besides.
 const OBJECT_PASSES: f64 = 4.0;
-/// The largest storage rate and capacity that are asked for, in 1e9 B/s and TiB.
-const MOST: f64 = 1e9;
 
 /// Seconds for `bytes` at `rate` B/s.
 pub fn throughput_seconds(bytes: f64, rate: f64) -> f64 {
@@ -65,9 +64,9 @@ impl Storage {
     /// A system of which only the rate is known, in 1e9 B/s.
     ///
     /// # Errors
-    /// The rate is not above zero.
+    /// The rate is outside the range of [`STORAGE_RATE`].
     pub fn of_rate(gbs: f64) -> Result<Self, PlanError> {
-        PlanError::between("storage rate in GB/s", gbs, f64::MIN_POSITIVE, MOST)?;
+        STORAGE_RATE.between(gbs)?;
         let rate = Capacity {
             rate: BytesPerSecond::gb(gbs),
             provenance: given(),
@@ -102,7 +101,7 @@ impl Storage {
         let mut capacity = facts.capacity_tib.map(|tib| tib * TIB);
         let bought = match (facts.mbps_per_tib, tib) {
             (Some(rate), Some(tib)) => {
-                PlanError::between("storage capacity in TiB", tib, f64::MIN_POSITIVE, MOST)?;
+                STORAGE_CAPACITY.between(tib)?;
                 let gib = orderable(facts, tib * 1024.0, &entry.id)?;
                 if (gib - tib * 1024.0).abs() > 0.5 {
                     notes.push(format!("{tib} TiB cannot be ordered; {gib} GiB can"));
@@ -149,8 +148,8 @@ impl Storage {
 
 /// The capacity that can be ordered, in GiB, at most `gib`.
 fn orderable(facts: &crate::catalog::StorageSystem, gib: f64, id: &str) -> Result<f64, PlanError> {
-    let least = facts.min_gib.unwrap_or(f64::MIN_POSITIVE);
-    let most = facts.max_gib.unwrap_or(MOST * 1024.0);
+    let least = facts.min_gib.unwrap_or(STORAGE_CAPACITY.least * 1024.0);
+    let most = facts.max_gib.unwrap_or(STORAGE_CAPACITY.most * 1024.0);
     if !(least..=most).contains(&gib) {
         return Err(PlanError::Impossible {
             what: format!("{id} is not offered with {gib} GiB"),
@@ -380,14 +379,14 @@ impl Tier {
     /// For a model and an allowed stall in seconds, on a storage of the catalogue where one is named.
     ///
     /// # Errors
-    /// The stall is not above zero, the storage is unknown or cannot serve that much.
+    /// The stall is outside the range of [`ALLOWED_STALL`], the storage is unknown or cannot serve that much.
     pub fn of(
         catalog: &Catalog,
         model: &ModelSpec,
         stall: f64,
         storage: Option<&str>,
     ) -> Result<Self, PlanError> {
-        PlanError::positive("allowed stall in seconds", stall)?;
+        ALLOWED_STALL.positive(stall)?;
         let rate = model.checkpoint_bytes() / stall;
         let mut tier = Self {
             stall: Figure::new(stall, Unit::Seconds, given()),

@@ -8,6 +8,7 @@ use serde::Serialize;
 
 use crate::catalog::{Catalog, Entry, Gpu, Server, Transport, Used};
 use crate::error::PlanError;
+use crate::quantity::{MEMORY_RATE, NIC_RATE, OVERSUBSCRIPTION, SCALE_UP_RATE, UPLINK_RATE};
 
 /// The most servers of a cluster.
 pub const MAX_SERVERS: u64 = 1 << 20;
@@ -165,14 +166,14 @@ impl ServerSpec {
             self.nics = nics;
         }
         if let Some(gbps) = overrides.nic_gbps {
-            let rate = BytesPerSecond::from_gbps(PlanError::positive("NIC rate in Gb/s", gbps)?);
+            let rate = BytesPerSecond::from_gbps(NIC_RATE.positive(gbps)?);
             self.nic_rate = Capacity {
                 rate,
                 provenance: given(),
             };
         }
         if let Some(gbs) = overrides.memory_gbs {
-            let peak = PlanError::positive("host memory bandwidth in GB/s", gbs)?;
+            let peak = MEMORY_RATE.positive(gbs)?;
             self.memory = Some(gb(peak, given()));
         }
         if let Some(domain) = overrides.domain {
@@ -199,10 +200,28 @@ impl ServerSpec {
                 give: "give --nic-gbps",
             });
         }
+        self.is_plausible(overrides)?;
         if let Some(generation) = overrides.pcie_gen.or(generation) {
             self.fits_slot(generation, overrides.pcie_lanes.unwrap_or(LANES))?;
         }
         Ok(self)
+    }
+
+    /// Whether rates that a snapshot or a catalogue states are any that machines have.
+    fn is_plausible(&self, overrides: &Overrides) -> Result<(), PlanError> {
+        if overrides.nic_gbps.is_none() {
+            NIC_RATE.between(self.nic_rate.rate.0 * 8.0 / 1e9)?;
+        }
+        if let (Some(memory), None) = (&self.memory, overrides.memory_gbs) {
+            MEMORY_RATE.between(memory.rate.as_gb())?;
+        }
+        if let Some(fabric) = &self.scale_up {
+            SCALE_UP_RATE.between(fabric.rate.rate.as_gb())?;
+        }
+        if let Some(uplink) = &self.uplink {
+            UPLINK_RATE.between(uplink.rate.rate.as_gb())?;
+        }
+        Ok(())
     }
 
     fn fits_slot(&self, generation: u8, lanes: u8) -> Result<(), PlanError> {
@@ -309,9 +328,6 @@ pub struct Cluster {
     pub oversubscription: f64,
 }
 
-/// The most that a fabric is oversubscribed.
-pub const MAX_OVERSUBSCRIPTION: f64 = 64.0;
-
 impl Cluster {
     /// A cluster.
     ///
@@ -319,12 +335,7 @@ impl Cluster {
     /// No servers, too many, or an oversubscription below 1.
     pub fn new(server: ServerSpec, servers: u32, oversubscription: f64) -> Result<Self, PlanError> {
         PlanError::count("servers", servers.into(), MAX_SERVERS)?;
-        PlanError::between(
-            "oversubscription",
-            oversubscription,
-            1.0,
-            MAX_OVERSUBSCRIPTION,
-        )?;
+        OVERSUBSCRIPTION.between(oversubscription)?;
         Ok(Self {
             server,
             servers,

@@ -1,6 +1,7 @@
 //! Why a plan cannot be made.
 
 use crate::catalog::Kind;
+use crate::quantity::{Quantity, Short};
 
 /// Names suggested for one that does not exist.
 const MAX_SUGGESTIONS: usize = 3;
@@ -32,24 +33,26 @@ pub enum PlanError {
         most: u64,
     },
     /// A quantity is zero, negative or not a number.
-    #[error("{what} = {value}: must be above zero")]
+    #[error(
+        "{quantity} = {}: must be above zero, from {} to {}",
+        Short(*.value), Short(.quantity.least), Short(.quantity.most)
+    )]
     NotPositive {
         /// Which quantity.
-        what: &'static str,
+        quantity: Quantity,
         /// What was given.
         value: f64,
     },
-    /// A fraction is outside its range.
-    #[error("{what} = {value}: must be from {least} to {most}")]
+    /// A quantity is outside its range.
+    #[error(
+        "{quantity} = {}: must be from {} to {}",
+        Short(*.value), Short(.quantity.least), Short(.quantity.most)
+    )]
     NotBetween {
-        /// Which fraction.
-        what: &'static str,
+        /// Which quantity.
+        quantity: Quantity,
         /// What was given.
         value: f64,
-        /// The least.
-        least: f64,
-        /// The most.
-        most: f64,
     },
     /// A NIC cannot run at its line rate in its slot.
     #[error(
@@ -137,34 +140,6 @@ impl PlanError {
             Ok(value)
         } else {
             Err(Self::OutOfRange { what, value, most })
-        }
-    }
-
-    /// The quantity, where it is finite and above zero.
-    pub(crate) fn positive(what: &'static str, value: f64) -> Result<f64, Self> {
-        if value.is_finite() && value > 0.0 {
-            Ok(value)
-        } else {
-            Err(Self::NotPositive { what, value })
-        }
-    }
-
-    /// The fraction, where it is in its range.
-    pub(crate) fn between(
-        what: &'static str,
-        value: f64,
-        least: f64,
-        most: f64,
-    ) -> Result<f64, Self> {
-        if (least..=most).contains(&value) {
-            Ok(value)
-        } else {
-            Err(Self::NotBetween {
-                what,
-                value,
-                least,
-                most,
-            })
         }
     }
 }

@@ -9,14 +9,11 @@ use crate::catalog::{Catalog, Used};
 use crate::cluster::Cluster;
 use crate::error::PlanError;
 use crate::figure::{Figure, Unit};
+use crate::quantity::{OVERSUBSCRIPTION, Quantity, SWITCH_PORTS};
 use crowfly_route::hop::Provenance;
 
 /// Four years, over which fabrics are written off.
 pub const FOUR_YEARS_HOURS: f64 = 35_064.0;
-/// The smallest radix that makes a fabric.
-const LEAST_RADIX: u32 = 4;
-/// The largest radix.
-const MOST_RADIX: u32 = 4096;
 
 /// How many switches there are, tier by tier, and what joins them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -51,12 +48,7 @@ impl Switches {
         oversubscription: f64,
         tiers: Option<u32>,
     ) -> Result<Self, PlanError> {
-        PlanError::between(
-            "switch ports",
-            radix.into(),
-            LEAST_RADIX.into(),
-            MOST_RADIX.into(),
-        )?;
+        SWITCH_PORTS.between(radix.into())?;
         PlanError::count("servers", servers.into(), crate::cluster::MAX_SERVERS)?;
         PlanError::count(
             "NICs per server",
@@ -64,7 +56,11 @@ impl Switches {
             crate::cluster::MAX_PER_SERVER,
         )?;
         let most = f64::from(radix - 1);
-        PlanError::between("oversubscription", oversubscription, 1.0, most)?;
+        let quantity = Quantity {
+            most,
+            ..OVERSUBSCRIPTION
+        };
+        quantity.between(oversubscription)?;
         if let Some(tiers) = tiers {
             PlanError::count("tiers", tiers.into(), 3)?;
         }

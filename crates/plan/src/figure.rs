@@ -2,7 +2,7 @@
 //! beyond what the models were calibrated on.
 
 use crowfly_route::hop::Provenance;
-use serde::Serialize;
+use serde::{Serialize, Serializer};
 
 /// What a number counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
@@ -39,7 +39,8 @@ pub enum Unit {
 /// A number with its unit and provenance.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Figure {
-    /// The number, in full precision.
+    /// The number, in full precision. One that is not finite has no JSON form and is refused there.
+    #[serde(serialize_with = "finite")]
     pub value: f64,
     /// What it counts.
     pub unit: Unit,
@@ -48,6 +49,19 @@ pub struct Figure {
     /// Whether the model was asked for something outside what it was calibrated on.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub extrapolated: bool,
+}
+
+/// JSON would write `null` for what is not finite, which means that nobody knows.
+#[expect(
+    clippy::trivially_copy_pass_by_ref,
+    reason = "serde hands over references"
+)]
+fn finite<S: Serializer>(value: &f64, serializer: S) -> Result<S::Ok, S::Error> {
+    if value.is_finite() {
+        serializer.serialize_f64(*value)
+    } else {
+        Err(serde::ser::Error::custom(format!("{value} is no figure")))
+    }
 }
 
 impl Figure {
@@ -88,6 +102,15 @@ pub fn half_up(value: f64, digits: u8) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_figure_that_is_no_number_is_never_written_as_one_that_nobody_knows() {
+        let written = |value| serde_json::to_string(&Figure::computed(value, Unit::Ratio, "x"));
+        assert!(written(1.5).expect("a number").contains("\"value\":1.5"));
+        for value in [f64::NAN, f64::INFINITY, f64::NEG_INFINITY] {
+            assert!(written(value).is_err(), "{value}");
+        }
+    }
 
     #[test]
     fn halves_round_up_as_by_hand() {

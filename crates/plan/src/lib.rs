@@ -3,7 +3,8 @@
 //!
 //! Read in this order:
 //!
-//! 1. [`figure`]: a number with its unit and provenance;
+//! 1. [`figure`]: a number with its unit and provenance; [`quantity`]: the numbers that questions
+//!    give, with their ranges;
 //! 2. [`catalog`]: what is known, with sources and confidence;
 //! 3. [`cluster`], [`workload`]: what a question is about;
 //! 4. [`article`]: the source article's arithmetic; [`calibrated`]: collectives as they are measured;
@@ -26,6 +27,7 @@ pub mod fabric;
 pub mod figure;
 pub mod loading;
 pub mod observed;
+pub mod quantity;
 pub mod sim;
 pub mod step;
 pub mod validate;

@@ -7,6 +7,7 @@ use crate::checkpoint::Storage;
 use crate::cluster::{Cluster, given};
 use crate::error::PlanError;
 use crate::figure::{Figure, Unit};
+use crate::quantity::{SAMPLE_BYTES, SAMPLES};
 use crate::step::{Path, Step};
 use crate::workload::{TOKEN_BYTES, Workload};
 use crowfly_route::hop::Provenance;
@@ -49,9 +50,6 @@ impl Data {
     }
 }
 
-/// The largest sample and the most samples that are asked about.
-const MOST: f64 = 1e15;
-
 /// What the question gives.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Samples {
@@ -80,7 +78,7 @@ impl Loading {
     /// For a workload on a cluster.
     ///
     /// # Errors
-    /// A given number is not above zero, or text was asked about and the GPU's rate is not known.
+    /// A given number is outside its range, or text was asked about and the GPU's rate is not known.
     pub fn of(
         cluster: &Cluster,
         workload: &Workload,
@@ -88,12 +86,9 @@ impl Loading {
         samples: Samples,
         store: Option<&Storage>,
     ) -> Result<Self, PlanError> {
-        for (what, value) in [
-            ("samples per GPU", samples.per_gpu),
-            ("bytes of a sample", samples.bytes),
-        ] {
+        for (quantity, value) in [(SAMPLES, samples.per_gpu), (SAMPLE_BYTES, samples.bytes)] {
             if let Some(value) = value {
-                PlanError::between(what, value, f64::MIN_POSITIVE, MOST)?;
+                quantity.between(value)?;
             }
         }
         let gpus = cluster.gpus() as f64;

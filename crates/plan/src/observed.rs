@@ -10,6 +10,7 @@ use crate::catalog::{Catalog, Entry, Gpu as GpuFacts, Transport, Used};
 use crate::checkpoint::MeasuredStorage;
 use crate::cluster::{Overrides, ScaleUp, ServerSpec, Uplink, usable};
 use crate::error::PlanError;
+use crate::quantity::STORAGE_RATE;
 
 /// Slower adapters carry management and storage, not the GPUs' traffic.
 const SLOWEST_FABRIC_GBPS: f64 = 100.0;
@@ -191,6 +192,8 @@ pub const LEAST_MEASURED_BYTES: u64 = 1 << 20;
 pub enum Unusable {
     /// Too few bytes, or no time passed.
     TooSmall,
+    /// No machine has such a rate.
+    Implausible,
     /// Its bytes by path do not sum to the bytes asked for.
     NotWhole,
     /// It is of a transfer that no plan is about.
@@ -211,6 +214,8 @@ impl Measured {
             .rate()
             .filter(|_| receipt.requested.0 >= LEAST_MEASURED_BYTES);
         let rate = rate.ok_or(Unusable::TooSmall)?;
+        let rated = STORAGE_RATE.between(rate.as_gb());
+        rated.map_err(|_| Unusable::Implausible)?;
         let moved = Capacity {
             rate,
             provenance: Provenance::Measured(format!(
@@ -379,6 +384,10 @@ mod tests {
         assert_eq!(take(&partial), Err(Unusable::NotWhole));
         let copies = receipt("host", "host:1", Class::Direct, 1 << 30, 1.0);
         assert_eq!(take(&copies), Err(Unusable::OtherPlaces));
+        for seconds in [1e-300, 1e300] {
+            let absurd = receipt("file:/m", "host", Class::Direct, 1 << 30, seconds);
+            assert_eq!(take(&absurd), Err(Unusable::Implausible));
+        }
         assert_eq!(measured, Measured::default());
     }
 }

@@ -13,6 +13,10 @@ use crate::calibrated::constants::RING_SHARE;
 use crate::calibrated::{Algorithm, Collective, Group};
 use crate::cluster::Cluster;
 use crate::error::PlanError;
+use crate::quantity::{
+    CHECKPOINT_BYTES, CHECKPOINT_RATE, EXCHANGED_BYTES, FAILED_LINKS, REDUCED_BYTES,
+    STRAGGLER_RATE, STRAGGLERS,
+};
 
 mod fabric;
 mod jobs;
@@ -165,17 +169,17 @@ impl Simulation {
 
     fn check(&self) -> Result<(), PlanError> {
         PlanError::count("GPUs of a simulation", self.cluster.gpus(), MAX_GPUS)?;
-        PlanError::positive("size of the all-reduce in bytes", self.bytes)?;
+        REDUCED_BYTES.positive(self.bytes)?;
         if let Some(bytes) = self.all_to_all {
-            PlanError::positive("size of the all-to-all in bytes", bytes)?;
+            EXCHANGED_BYTES.positive(bytes)?;
         }
         if let Some(checkpoint) = &self.checkpoint {
-            PlanError::positive("size of the checkpoint in bytes", checkpoint.bytes)?;
-            PlanError::positive("rate of the storage in B/s", checkpoint.storage)?;
+            CHECKPOINT_BYTES.positive(checkpoint.bytes)?;
+            CHECKPOINT_RATE.positive(checkpoint.storage / 1e9)?;
         }
-        PlanError::between("share of failed links", self.failed_links, 0.0, 1.0)?;
-        PlanError::between("share of slow servers", self.stragglers, 0.0, 1.0)?;
-        PlanError::between("rate left to slow servers", self.straggler_rate, 1e-3, 1.0)?;
+        FAILED_LINKS.between(self.failed_links)?;
+        STRAGGLERS.between(self.stragglers)?;
+        STRAGGLER_RATE.between(self.straggler_rate)?;
         let nics = u64::from(self.cluster.domains()) * u64::from(self.cluster.domain_nics());
         if u64::from(self.failed_nics) >= nics {
             return Err(PlanError::OutOfRange {

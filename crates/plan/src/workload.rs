@@ -5,9 +5,8 @@ use serde::Serialize;
 use crate::catalog::{Catalog, Entry, Model, Used};
 use crate::cluster::Cluster;
 use crate::error::PlanError;
+use crate::quantity::PARAMETERS;
 
-/// The most parameters of a model.
-pub const MAX_PARAMS: f64 = 1e15;
 /// The most tokens that one GPU works on in a step.
 pub const MAX_TOKENS: u64 = 1 << 32;
 /// The largest degree of parallelism.
@@ -58,9 +57,11 @@ impl ModelSpec {
     /// A model of the catalogue.
     ///
     /// # Errors
-    /// The name is unknown.
+    /// The name is unknown, or its size is outside the range of [`PARAMETERS`].
     pub fn from_catalog(catalog: &Catalog, id: &str) -> Result<Self, PlanError> {
-        Ok(Self::of(catalog.models.get(id)?))
+        let entry = catalog.models.get(id)?;
+        PARAMETERS.between(entry.facts.params)?;
+        Ok(Self::of(entry))
     }
 
     fn of(entry: &Entry<Model>) -> Self {
@@ -82,9 +83,9 @@ impl ModelSpec {
     /// A dense model of which only the size is known.
     ///
     /// # Errors
-    /// The size is not from 1 to [`MAX_PARAMS`].
+    /// The size is outside the range of [`PARAMETERS`].
     pub fn of_size(params: f64) -> Result<Self, PlanError> {
-        PlanError::between("parameters", params, 1.0, MAX_PARAMS)?;
+        PARAMETERS.between(params)?;
         Ok(Self {
             name: format!("{}B", params / BILLION),
             params,

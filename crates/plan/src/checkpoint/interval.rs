@@ -5,6 +5,7 @@ use serde::Serialize;
 use crate::catalog::{Catalog, Used};
 use crate::error::PlanError;
 use crate::figure::{Figure, Unit};
+use crate::quantity::{RESTORE, STALL};
 
 /// GPUs of a server in the reports on interruptions.
 const GPUS_PER_REPORTED_SERVER: f64 = 8.0;
@@ -79,11 +80,11 @@ impl Interval {
     /// seconds (Young 1974; Daly 2006, equation 37).
     ///
     /// # Errors
-    /// There are no GPUs, or a time is not above zero.
+    /// There are no GPUs, or a time is outside the range of [`STALL`] or [`RESTORE`].
     pub fn of(failures: &Failures, gpus: u64, stall: f64, restore: f64) -> Result<Self, PlanError> {
         PlanError::count("GPUs", gpus, u64::from(u32::MAX))?;
-        PlanError::positive("stall in seconds", stall)?;
-        PlanError::positive("restore in seconds", restore)?;
+        STALL.positive(stall)?;
+        RESTORE.positive(restore)?;
         let mtbf = failures.mtbf_hours(gpus) * 3600.0;
         let young = (2.0 * stall * mtbf).sqrt();
         let half = stall / (2.0 * mtbf);

@@ -278,6 +278,7 @@ fn measured(files: &[PathBuf], notes: &mut Vec<String>) -> Result<Measured, Fail
             use crowfly_plan::observed::Unusable as U;
             let why = match why {
                 U::TooSmall => "it is too small to be a rate",
+                U::Implausible => "no machine has such a rate",
                 U::NotWhole => "its bytes do not sum to those asked for",
                 U::OtherPlaces => "no plan is about a transfer between such places",
             };
