@@ -11,11 +11,13 @@ use serde::Serialize;
 
 mod entry;
 mod error;
+mod excerpt;
 mod facts;
 mod read;
 
 pub use entry::{Basis, Confidence, Entry, Shelf, Used};
 pub use error::CatalogError;
+pub use excerpt::MAX_EXCERPT_CHARS;
 pub use facts::{
     CloudProvider, Fabric, Facts, Gpu, Kind, Memory, Model, Nic, Pcie, Price, Reliability, Server,
     StorageClass, StorageDirect, StorageSystem, Switch, Transport,

@@ -2,6 +2,7 @@
 
 use super::facts::Kind;
 use super::{MAX_CATALOG_BYTES, MAX_ENTRIES, MAX_ID_CHARS, MAX_TEXT_CHARS};
+use crate::quantity::FACT;
 
 /// Why a file of additions to the catalogue was refused.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
@@ -10,7 +11,7 @@ pub enum CatalogError {
     /// More than [`MAX_CATALOG_BYTES`].
     #[error("the catalogue is larger than {MAX_CATALOG_BYTES} bytes")]
     TooLarge,
-    /// Not TOML.
+    /// Not TOML; with line, column, what is wrong and a short excerpt.
     #[error("the catalogue is not TOML: {0}")]
     NotToml(String),
     /// A table of a kind that does not exist.
@@ -62,6 +63,21 @@ pub enum CatalogError {
         /// What it says.
         value: String,
     },
+    /// A number that no machine has.
+    #[error(
+        "{kind} `{id}` of the catalogue has `{field}` = {value}, which must be from {:e} to {:e}",
+        FACT.start(), FACT.end()
+    )]
+    NotBetween {
+        /// Of which kind.
+        kind: Kind,
+        /// Its id.
+        id: String,
+        /// The field.
+        field: String,
+        /// What it says.
+        value: String,
+    },
     /// A text beyond [`MAX_TEXT_CHARS`].
     #[error(
         "{kind} `{id}` of the catalogue has in `{field}` more than {MAX_TEXT_CHARS} characters"
@@ -98,6 +114,7 @@ impl CatalogError {
             Self::BadId { .. } => "catalog-bad-id",
             Self::NoBasis { .. } => "catalog-no-basis",
             Self::NotPositive { .. } => "catalog-not-positive",
+            Self::NotBetween { .. } => "catalog-not-between",
             Self::LongText { .. } => "catalog-long-text",
             Self::BadFacts { .. } => "catalog-bad-entry",
         }

@@ -3,11 +3,13 @@
 use serde::de::DeserializeOwned;
 use toml::{Table, Value};
 
+use super::excerpt::{excerpt, located, reason};
 use super::{
     Basis, Catalog, CatalogError, Entry, Facts, Kind, MAX_CATALOG_BYTES, MAX_ID_CHARS,
     MAX_TEXT_CHARS, Shelf,
 };
 use crate::error::suggestions;
+use crate::quantity::{FACT, Short};
 
 /// The table that explains the keys of sources.
 const SOURCES: &str = "sources";
@@ -19,8 +21,7 @@ impl Catalog {
             return Err(CatalogError::TooLarge);
         }
         let document = toml::from_str::<Table>(text);
-        let document =
-            document.map_err(|e| CatalogError::NotToml(e.to_string().trim().to_owned()))?;
+        let document = document.map_err(|error| CatalogError::NotToml(located(&error, text)))?;
         for (key, value) in document {
             if key == SOURCES {
                 self.read_sources(value)?;
@@ -28,7 +29,8 @@ impl Catalog {
             }
             let Some(kind) = Kind::ALL.into_iter().find(|kind| kind.as_str() == key) else {
                 let nearest = suggestions(&key, Kind::ALL.iter().map(|kind| kind.as_str()));
-                return Err(CatalogError::UnknownKind { name: key, nearest });
+                let name = excerpt(&key);
+                return Err(CatalogError::UnknownKind { name, nearest });
             };
             match kind {
                 Kind::Gpu => fill(&mut self.gpus, value, added)?,
@@ -100,7 +102,7 @@ fn entry<T: Facts + DeserializeOwned>(
     let facts = facts.map_err(|error| CatalogError::BadFacts {
         kind,
         id: id.clone(),
-        what: error.to_string().trim().replace('\n', " "),
+        what: reason(&error),
     })?;
     Ok(Entry { id, facts, basis })
 }
@@ -152,30 +154,40 @@ fn short(text: &str, kind: Kind, id: &str, field: &str) -> Result<(), CatalogErr
     Err(CatalogError::LongText {
         kind,
         id: id.to_owned(),
-        field: field.to_owned(),
+        field: excerpt(field),
     })
 }
 
-/// No fact of any kind can be zero or less, or without end.
+/// No fact of any kind can be zero or less, or without end, or beyond [`FACT`].
 fn check(value: &Value, kind: Kind, id: &str, field: &str) -> Result<(), CatalogError> {
-    let positive = match value {
-        Value::Integer(number) => *number > 0,
-        Value::Float(number) => *number > 0.0 && number.is_finite(),
+    let number = match value {
+        Value::Integer(number) => *number as f64,
+        Value::Float(number) => *number,
         Value::String(text) => return short(text, kind, id, field),
         Value::Array(values) => {
             return values
                 .iter()
                 .try_for_each(|value| check(value, kind, id, field));
         }
-        _ => true,
+        _ => return Ok(()),
     };
-    if positive {
+    if FACT.contains(&number) {
         return Ok(());
     }
-    Err(CatalogError::NotPositive {
-        kind,
-        id: id.to_owned(),
-        field: field.to_owned(),
-        value: value.to_string(),
+    let (id, field, value) = (id.to_owned(), excerpt(field), Short(number).to_string());
+    Err(if number > 0.0 && number.is_finite() {
+        CatalogError::NotBetween {
+            kind,
+            id,
+            field,
+            value,
+        }
+    } else {
+        CatalogError::NotPositive {
+            kind,
+            id,
+            field,
+            value,
+        }
     })
 }

@@ -133,6 +133,51 @@ fn given_additions_that_are_not_sound_the_error_names_what_and_where_and_nothing
 }
 
 #[test]
+fn given_numbers_that_no_machine_has_the_error_names_the_range_in_few_digits() {
+    for (value, said) in [
+        ("1e308", "1e308"),
+        ("1e-300", "1e-300"),
+        ("9223372036854775807", "9.223372036854776e18"),
+    ] {
+        let error = refusal(&format!("[[nic]]\nid = \"a\"\ngbps = {value}\n{BASIS}"));
+        assert_eq!(error.code(), "catalog-not-between");
+        let all = "nic `a` of the catalogue has `gbps` = ";
+        let range = ", which must be from 1e-6 to 1e18";
+        assert_eq!(error.to_string(), format!("{all}{said}{range}"));
+    }
+}
+
+#[test]
+fn given_a_text_that_is_not_toml_the_error_is_one_line_with_a_short_harmless_excerpt() {
+    let said = |text: &str| refusal(text).to_string();
+    let error = said("[[nic]]\nid = 5 b\u{1b}[2J\nmore = 1\nand = 2");
+    assert!(
+        error.starts_with("the catalogue is not TOML: line 2, column 10: "),
+        "{error}"
+    );
+    assert!(error.contains("in `id = 5 b\\u{1b}[2J`"), "{error}");
+    for text in [
+        format!("a = {}", "x".repeat(500_000)),
+        format!("a = {}", "\u{1b}\u{202e}".repeat(10_000)),
+        format!("[[nic]]\nid = 'a'\n{} = 1\n{BASIS}", "y".repeat(500_000)),
+        format!("[[{}]]\nid = 'a'\n{BASIS}", "z".repeat(200_000)),
+        format!("[[nic]]\nid = 'a'\n{} = -1\n{BASIS}", "y".repeat(500_000)),
+        format!(
+            "[[nic]]\nid = 'a'\ntransport = '{}'\n{BASIS}",
+            "y".repeat(1_000)
+        ),
+        format!("[[{}\n\n\n", "w\n".repeat(1_000)),
+    ] {
+        let error = said(&text);
+        assert!(error.chars().count() <= 400, "{error}");
+        assert!(
+            !error.chars().any(crowfly_route::terminal::is_harmful),
+            "{error}"
+        );
+    }
+}
+
+#[test]
 fn given_a_name_that_does_not_exist_the_nearest_are_suggested() {
     let catalog = Catalog::built_in();
     let hint = |name: &str| catalog.servers.get(name).expect_err("unknown").hint();
