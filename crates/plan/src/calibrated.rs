@@ -17,8 +17,10 @@ mod ring;
 mod staged;
 mod switched;
 mod tree;
+mod ways;
 
 pub use staged::{StagedRange, StagedRate};
+pub use ways::{MAX_BUFFER_BYTES, Way, Ways};
 
 use constants::{LARGEST_CALIBRATED_GROUP, PAIRWISE_SHARE};
 

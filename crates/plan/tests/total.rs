@@ -7,6 +7,7 @@ use crowfly_plan::cluster::{Cluster, Overrides, ServerSpec};
 use crowfly_plan::fabric::Switches;
 use crowfly_plan::sim::{Placement, Routing, Simulation};
 use crowfly_plan::workload::{ModelSpec, Sharding, Workload};
+use crowfly_route::terminal::is_harmful;
 use proptest::prelude::*;
 
 fn servers() -> Vec<String> {
@@ -44,8 +45,12 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(200))]
 
     #[test]
-    fn any_text_is_a_catalogue_or_a_refusal(text in "\\PC*") {
-        let _ = Catalog::built_in().add(&text);
+    fn any_text_is_a_catalogue_or_a_refusal(text in "(\\PC|[\u{1}-\u{1f}\u{202e}]){0,300}") {
+        if let Err(refusal) = Catalog::built_in().add(&text) {
+            let said = refusal.to_string();
+            prop_assert!(said.chars().count() < 500, "{}", said);
+            prop_assert!(!said.chars().any(is_harmful), "{}", said);
+        }
     }
 
     #[test]

@@ -21,7 +21,6 @@ mod scenario;
 mod simulate;
 
 pub use buy::Shape;
-pub use collective::{Collected, Way};
 
 /// Arguments of `crowfly plan`.
 #[derive(Args, Debug)]

@@ -1,16 +1,16 @@
 //! Checkpoints, interruptions, data, storage, fabrics, collectives and simulations.
 
+use crowfly_plan::calibrated::{Way, Ways};
 use crowfly_plan::catalog::StorageDirect;
 use crowfly_plan::checkpoint::{Checkpoint, CheckpointOn, Interval, Storage, Tier};
 use crowfly_plan::cluster::Cluster;
 use crowfly_plan::fabric::BillOfMaterials;
 use crowfly_plan::loading::{Data, Loading};
-use crowfly_plan::sim::Simulated;
+use crowfly_plan::sim::{JobOutcome, Simulated};
 use crowfly_plan::workload::ModelSpec;
 
 use super::amounts::{count, figure, maybe, rate, ratio, share, size, time};
 use super::{Amount, Column, Sheet, SheetTable};
-use crate::commands::plan::{Collected, Way};
 use Column::{Flexible, Number, Text};
 
 /// The answer to `crowfly plan checkpoint`.
@@ -294,7 +294,7 @@ pub fn fabric(cluster: &Cluster, bill: &BillOfMaterials) -> Sheet {
 }
 
 /// The answer to `crowfly plan collective`.
-pub fn collective(cluster: &Cluster, answer: &Collected) -> Sheet {
+pub fn collective(cluster: &Cluster, answer: &Ways) -> Sheet {
     let columns = [
         Text(""),
         Number("time"),
@@ -326,23 +326,37 @@ pub fn collective(cluster: &Cluster, answer: &Collected) -> Sheet {
         }
     }
     let chosen = answer.direct.iter().find(|way| way.chosen);
-    let verdict = chosen.map_or(String::new(), |way| {
+    let alone = || {
         format!(
-            "{} of {} on {} GPUs of {} takes {} by {}: {} GB/s of bus bandwidth.",
+            "One GPU of {} alone has nothing to exchange.",
+            cluster.server.name
+        )
+    };
+    let verdict = chosen.map_or_else(alone, |way| {
+        let busbw = way.busbw_gbs.map_or(String::new(), |rate| {
+            format!(": {} GB/s of bus bandwidth", ratio(rate))
+        });
+        format!(
+            "{} of {} on {} GPUs of {} takes {} by {}{busbw}.",
             answer.op.as_str(),
             size(answer.bytes as f64),
             count(answer.gpus as f64),
             cluster.server.name,
             time(way.estimate.seconds),
-            way.estimate.algorithm.as_str(),
-            way.busbw_gbs.map(ratio).unwrap_or_default()
+            way.estimate.algorithm.as_str()
         )
     });
+    let none = answer.direct.is_empty();
     Sheet {
         verdict,
-        tables: vec![table],
+        tables: if none { Vec::new() } else { vec![table] },
         ..Sheet::default()
     }
+}
+
+/// How many times as long a job took as it takes alone; `None` where it has nothing to do.
+fn slowed(job: &JobOutcome) -> Option<f64> {
+    (job.alone_seconds > 0.0).then(|| job.seconds / job.alone_seconds)
 }
 
 /// The answer to `crowfly plan simulate`.
@@ -362,7 +376,7 @@ pub fn simulation(answer: &Simulated) -> Sheet {
             count(job.flows as f64),
             time(job.seconds),
             time(job.alone_seconds),
-            ratio(job.seconds / job.alone_seconds.max(f64::MIN_POSITIVE)),
+            slowed(job).map(ratio).unwrap_or_default(),
             job.bottleneck.clone(),
         ]);
     }
