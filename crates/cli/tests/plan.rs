@@ -182,6 +182,276 @@ fn impossible_inputs_are_refused_with_what_is_wrong_and_what_would_do() {
 }
 
 #[test]
+fn given_nothing_to_exchange_there_is_no_sentence_with_a_hole_and_else_one_row_is_chosen() {
+    let (code, message) = refused(&["collective", "--size", "0"]);
+    assert_eq!(code, "plan-out-of-range");
+    let said = "size in bytes (--size) = 0: must be from 1 to";
+    assert!(message.starts_with(said), "{message}");
+    for op in ["all-reduce", "reduce-scatter", "all-gather", "all-to-all"] {
+        for size in ["1", "1MiB", "8GiB"] {
+            let told = told(&["collective", "--op", op, "--size", size]);
+            assert_eq!(told.matches(", chosen").count(), 1, "{told}");
+            assert!(!told.contains(":  GB/s"), "{told}");
+        }
+    }
+    let folder = tempfile::tempdir().expect("a folder");
+    let one = "[[server]]\nid = \"one\"\ngpu = \"h100-sxm\"\ngpus = 1\nnics = 1\nnic_gbps = 400\n\
+               transport = \"roce\"\nsources = [\"me\"]\nconfidence = \"high\"\n";
+    let file = written(folder.path(), "one.toml", one);
+    let alone = ["--catalog", &file, "--server", "one", "--servers", "1"];
+    let told = told(&[&["collective"][..], &alone].concat());
+    let said = "One GPU of one alone has nothing to exchange.";
+    assert_eq!(told.lines().next(), Some(said), "{told}");
+    assert!(!told.contains("chosen"), "{told}");
+}
+
+#[test]
+fn absurd_numbers_are_refused_with_their_option_their_value_and_the_range() {
+    for (arguments, said) in [
+        (
+            &["checkpoint", "--storage-gbs", "1e-300"][..],
+            "storage rate in GB/s (--storage-gbs) = 1e-300: must be from 0.000001 to 1000000000",
+        ),
+        (
+            &["interval", "--storage-gbs", "1e-300"],
+            "storage rate in GB/s (--storage-gbs) = 1e-300: must be from 0.000001 to 1000000000",
+        ),
+        (
+            &["interval", "--stall=1e308"],
+            "stall in seconds (--stall) = 1e308: must be from 1e-12 to 1000000000",
+        ),
+        (
+            &["interval", "--restore=1e308"],
+            "restore in seconds (--restore) = 1e308: must be from 1e-12 to 1000000000",
+        ),
+        (
+            &["storage", "--stall=1e308"],
+            "allowed stall in seconds (--stall) = 1e308: must be from 0.001 to 1000000000",
+        ),
+        (
+            &["storage", "--stall=1e-300"],
+            "allowed stall in seconds (--stall) = 1e-300: must be from 0.001 to 1000000000",
+        ),
+        (
+            &["--nic-gbps=1e-308"],
+            "NIC rate in Gb/s (--nic-gbps) = 1e-308: must be from 0.001 to 1000000",
+        ),
+        (
+            &["--memory-gbs=1e-308"],
+            "host memory bandwidth in GB/s (--memory-gbs) = 1e-308: must be from 0.001 to 1000000",
+        ),
+        (
+            &[
+                "checkpoint",
+                "--storage",
+                "gcp-managed-lustre-1000",
+                "--storage-tib=1e300",
+            ],
+            "storage capacity in TiB (--storage-tib) = 1e300: must be from 0.001 to 1000000000",
+        ),
+        (
+            &["loading", "--samples-per-gpu=1e-300"],
+            "samples per GPU and second (--samples-per-gpu) = 1e-300: must be from 0.000001 to 1000000000000",
+        ),
+        (
+            &["simulate", "--checkpoint-gbs=1e299"],
+            "rate of the storage in GB/s (--checkpoint-gbs) = 1e299: must be from 0.000001 to 1000000000",
+        ),
+        (
+            &["--params", "1e300"],
+            "parameters (--params) = 1e300: must be from 1 to 1e15",
+        ),
+    ] {
+        let (code, message) = refused(arguments);
+        assert_eq!(code, "plan-not-between", "{arguments:?}");
+        assert_eq!(message.trim(), said, "{arguments:?}");
+        assert_eq!(plan(arguments).status.code(), Some(64), "{arguments:?}");
+    }
+}
+
+#[test]
+fn at_the_ends_of_their_ranges_answers_are_numbers_and_fit_the_screen() {
+    for arguments in [
+        &[
+            "checkpoint",
+            "--storage-gbs",
+            "0.000001",
+            "--params",
+            "1e15",
+        ][..],
+        &["checkpoint", "--storage-gbs", "1e9", "--params", "1"],
+        &[
+            "interval",
+            "--stall=1e9",
+            "--restore=1e9",
+            "--gpus",
+            "4294967295",
+        ],
+        &[
+            "interval",
+            "--stall=1e-12",
+            "--restore=1e-12",
+            "--gpus",
+            "1",
+        ],
+        &["storage", "--stall=0.001", "--params", "1e15"],
+        &["storage", "--stall=1e9", "--params", "1"],
+        &[
+            "--nic-gbps=0.001",
+            "--memory-gbs=0.001",
+            "--params",
+            "1e15",
+            "--servers",
+            "1048576",
+        ],
+        &[
+            "--sweep",
+            "servers=1..1048576",
+            "--nic-gbps=0.001",
+            "--params",
+            "1e15",
+        ],
+        &[
+            "loading",
+            "--data",
+            "video",
+            "--samples-per-gpu=1e12",
+            "--sample-bytes=1e15",
+            "--storage-gbs=0.000001",
+        ],
+        &[
+            "simulate",
+            "--nic-gbps=0.001",
+            "--size=1000000TB",
+            "--checkpoint-gbs=0.000001",
+        ],
+        &["simulate", "--servers=1", "--size=1"],
+        &[
+            "collective",
+            "--size=1",
+            "--servers=1048576",
+            "--nic-gbps=0.001",
+        ],
+    ] {
+        let told = told(arguments);
+        for hole in ["inf", "NaN", "000000000000"] {
+            assert!(!told.contains(hole), "{arguments:?}: {told}");
+        }
+        json(arguments);
+    }
+}
+
+#[test]
+fn given_a_catalogue_that_is_not_toml_the_error_is_short_and_shows_where() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let line = format!("id = 5 {}\u{1b}[2J", "x".repeat(5_000));
+    let file = written(
+        folder.path(),
+        "bad.toml",
+        &format!("[[nic]]\n{line}\nmore\n"),
+    );
+    let output = plan(&["--catalog", &file]);
+    assert_eq!(output.status.code(), Some(65));
+    let told = text(&output.stderr);
+    assert!(told.contains("line 2, column 5009"), "{told}");
+    assert!(told.contains(r"xxx\u{1b}[2J`"), "{told}");
+    assert!(!told.contains("\\n") && !told.contains('\u{1b}'), "{told}");
+    assert!(!told.contains(&"x".repeat(80)), "{told}");
+    assert!(told.lines().count() <= 5, "{told}");
+}
+
+#[test]
+fn given_the_longest_names_of_a_catalogue_every_answer_fits_the_screen() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let id = |letter: &str| letter.repeat(64);
+    let basis = format!(
+        "sources = [\"{}\"]\nconfidence = \"low\"\nnote = \"{}\"\n",
+        "s".repeat(200),
+        "n".repeat(200)
+    );
+    let (server, model, store, memory, switch, gpu, faults) = (
+        id("s"),
+        id("m"),
+        id("o"),
+        id("r"),
+        id("w"),
+        id("g"),
+        id("f"),
+    );
+    let long = "l".repeat(200);
+    let entries = format!(
+        "[[gpu]]\nid = \"{gpu}\"\nnames = [\"{long}\"]\nnvlink_gbs = 900\n\
+         nvlink_gen = 4\nbf16_tflops = 989\npcie_gen = 5\n{basis}\
+         [[memory]]\nid = \"{memory}\"\npeak_gbs = 600\n{basis}\
+         [[server]]\nid = \"{server}\"\ngpu = \"{gpu}\"\ngpus = 8\nnics = 8\nnic_gbps = 400\n\
+         transport = \"roce\"\nmemory = \"{memory}\"\ncloud = \"gcp\"\n{basis}\
+         [[model]]\nid = \"{model}\"\nparams = 70e9\n{basis}\
+         [[storage]]\nid = \"{store}\"\nclass = \"parallel\"\ndirect = \"yes\"\ngbs = 100000\n{basis}\
+         [[switch]]\nid = \"{switch}\"\nports = 64\nport_gbps = 400\n{basis}\
+         [[reliability]]\nid = \"{faults}\"\naccelerator_mttf_h = 50000\n{basis}"
+    );
+    let file = written(folder.path(), "long.toml", &entries);
+    let pair = [format!("{server}:1048576"), format!("{server}:8")];
+    let most = format!("{server}:1048576");
+    let (on, of) = (["--server", &server], ["--model", &model]);
+    for arguments in [
+        [&on[..], &of].concat(),
+        [&on[..], &of, &["--sweep", "servers=1..1048576"]].concat(),
+        vec!["--compare", &pair[0], &pair[1], "--model", &model],
+        vec![
+            "--compare",
+            &most,
+            "dgx-b200",
+            "--nic-gbps",
+            "0.001",
+            "--params",
+            "1e15",
+        ],
+        [&["checkpoint"][..], &on, &of, &["--storage", &store]].concat(),
+        vec![
+            "interval",
+            "--model",
+            &model,
+            "--storage",
+            &store,
+            "--reliability",
+            &faults,
+        ],
+        [
+            &["loading"][..],
+            &on,
+            &of,
+            &["--data", "video", "--storage", &store],
+        ]
+        .concat(),
+        vec![
+            "storage",
+            "--stall",
+            "10",
+            "--model",
+            &model,
+            "--storage",
+            &store,
+        ],
+        [&["fabric"][..], &on, &["--switch", &switch]].concat(),
+        vec!["shapes"],
+        [&["collective"][..], &on].concat(),
+        [&["simulate"][..], &on, &of].concat(),
+        vec!["catalog", "--sources"],
+        vec!["catalog"],
+        vec!["validate"],
+    ] {
+        told(&[&arguments[..], &["--catalog", &file]].concat());
+    }
+    let longer = entries.replace(&server, &"s".repeat(200));
+    let refusal = plan(&["--catalog", &written(folder.path(), "longer.toml", &longer)]);
+    assert_eq!(refusal.status.code(), Some(65));
+    for line in text(&refusal.stderr).lines() {
+        assert!(line.chars().count() <= 100, "{line}");
+    }
+}
+
+#[test]
 fn given_a_snapshot_the_server_is_the_one_that_it_shows() {
     let folder = tempfile::tempdir().expect("a folder");
     let snapshot = machines::dgx_h100().snapshot().to_json();

@@ -10,6 +10,7 @@ use super::cell::Cell;
 use super::style::{FAINT, STRONG, WARN, paint};
 use super::table::Table;
 use super::text::wrap;
+use textwrap::core::display_width;
 
 /// Cells of a row, each a text or an amount.
 macro_rules! cells {
@@ -50,6 +51,15 @@ pub struct SheetTable {
     rows: Vec<Vec<Amount>>,
 }
 
+/// How much room a table has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Room {
+    /// Titles and names stand on one line.
+    Enough,
+    /// Titles are stacked and names wrap.
+    Little,
+}
+
 #[derive(Clone, Copy, Debug)]
 enum Column {
     Text(&'static str),
@@ -79,13 +89,31 @@ impl SheetTable {
     }
 
     fn text(&self, columns: usize) -> String {
+        let title = paint(STRONG, super::text::harmless(&self.title));
+        let fits = |text: &String| text.lines().all(|line| display_width(line) <= columns);
+        // Names may be anybody's. Where the table is too wide titles and names give way, and where
+        // even that is not enough each row becomes a list.
+        let table = [Room::Enough, Room::Little]
+            .into_iter()
+            .map(|room| self.table(room).render(columns))
+            .find(fits);
+        let table = table.unwrap_or_else(|| self.list(columns));
+        format!("\n{title}\n{table}")
+    }
+
+    fn table(&self, room: Room) -> Table {
         let mut table = Table::new();
         for column in &self.columns {
-            table = match column {
-                Column::Text(title) => table.text(title),
-                Column::Number(title) => table.number(title),
-                Column::Flexible(title) => table.flexible(title),
+            table = match (column, room) {
+                (Column::Text(title), Room::Enough) => table.text(title),
+                (Column::Number(title), Room::Enough) => table.number(title),
+                (Column::Flexible(title), Room::Enough) => table.flexible(title),
+                (Column::Number(_), Room::Little) => table.number(""),
+                (Column::Text(_) | Column::Flexible(_), Room::Little) => table.flexible(""),
             };
+        }
+        if room == Room::Little {
+            self.stacked_titles(&mut table);
         }
         for row in &self.rows {
             table.row(row.iter().map(|cell| {
@@ -96,8 +124,38 @@ impl SheetTable {
                 }
             }));
         }
-        let title = paint(STRONG, super::text::harmless(&self.title));
-        format!("\n{title}\n{}", table.render(columns))
+        table
+    }
+
+    /// The titles with each word on a line of its own, the last words on the last line.
+    fn stacked_titles(&self, table: &mut Table) {
+        let words = |column: &Column| column.title().split(' ').rev().collect::<Vec<_>>();
+        let upwards: Vec<Vec<&str>> = self.columns.iter().map(words).collect();
+        let height = upwards.iter().map(Vec::len).max().unwrap_or(0);
+        for line in (0..height).rev() {
+            let words = upwards.iter().map(|words| words.get(line).copied());
+            table.row(words.map(|word| Cell::styled(FAINT, word.unwrap_or_default())));
+        }
+    }
+
+    /// Each row as lines of title and cell.
+    fn list(&self, columns: usize) -> String {
+        let mut text = String::new();
+        for row in &self.rows {
+            let cells = self.columns.iter().zip(row);
+            for (index, (column, cell)) in cells.enumerate() {
+                if cell.text.is_empty() {
+                    continue;
+                }
+                let title = column.title();
+                let gap = if title.is_empty() { "" } else { ": " };
+                let line = format!("{title}{gap}{}", super::text::harmless(&cell.text));
+                let first = if index == 0 { "" } else { "  " };
+                text.push_str(&wrap(&line, columns, first, "    "));
+                text.push('\n');
+            }
+        }
+        text
     }
 }
 
@@ -250,8 +308,17 @@ fn csv_row(text: &mut String, cells: &[String]) {
     text.push('\n');
 }
 
-/// Three significant figures, halves up: `613`, `30.6`, `1.74`.
+/// From here on a number is shorter with an exponent.
+const MOST_WRITTEN_OUT: f64 = 1e6;
+/// Below this, three digits after the point show nothing of a number.
+const LEAST_WRITTEN_OUT: f64 = 0.000_5;
+
+/// Three significant figures, halves up: `613`, `30.6`, `1.74`; `2.00e9` where they would stand
+/// among many zeros.
 fn three(value: f64) -> String {
+    if value != 0.0 && !(LEAST_WRITTEN_OUT..MOST_WRITTEN_OUT).contains(&value.abs()) {
+        return format!("{value:.2e}");
+    }
     let digits = match value.abs() {
         v if v >= 99.95 => 0,
         v if v >= 9.995 => 1,
@@ -289,6 +356,25 @@ mod tests {
     }
 
     #[test]
+    fn a_table_that_is_too_wide_gives_way_step_by_step() {
+        let columns = [
+            Column::Text("who"),
+            Column::Number("staged at best"),
+            Column::Number("at worst"),
+        ];
+        let mut table = SheetTable::new("T", columns);
+        table.row(cells!["a-name", amounts::time(1.0), amounts::time(2.0)]);
+        let read = |columns| crate::render::plain(&table.text(columns));
+        let whole = "\nT\nwho     staged at best  at worst\na-name          1.00 s    2.00 s\n";
+        assert_eq!(read(40), whole);
+        let stacked = "\nT\n        staged\n            at      at\nwho       best   worst\n\
+                       a-name  1.00 s  2.00 s\n";
+        assert_eq!(read(25), stacked);
+        let list = "\nT\nwho: a-name\n  staged at best:\n    1.00 s\n  at worst: 2.00 s\n";
+        assert_eq!(read(20), list);
+    }
+
+    #[test]
     fn a_cell_is_never_a_spreadsheet_s_formula() {
         let csv = "table,what,GB/s,GB/s unit\nA table,a|b,1000000000,B/s\nA table,\"'=1+1\",,\n";
         assert_eq!(sheet().csv(), csv);
@@ -300,5 +386,19 @@ mod tests {
         assert_eq!(three(30.625), "30.6");
         assert_eq!(three(1.740_056), "1.74");
         assert_eq!(three(0.0), "0.000");
+        assert_eq!(three(0.000_6), "0.001");
+    }
+
+    #[test]
+    fn very_large_and_very_small_numbers_have_an_exponent() {
+        assert_eq!(three(999_999.0), "999999");
+        assert_eq!(three(3_888_888_889.0), "3.89e9");
+        assert_eq!(three(1.4e-17), "1.40e-17");
+        assert_eq!(amounts::time(1.4e13).text, "3.89e9 h");
+        assert_eq!(amounts::time(1e-17).text, "1.00e-11 µs");
+        assert_eq!(amounts::size(1e24).text, "1.00e9 PB");
+        assert_eq!(amounts::share(1e12).text, "1.00e14 %");
+        assert_eq!(amounts::share(1e-9).text, "1.00e-7 %");
+        assert_eq!(amounts::count(1e18).text, "1.00e18");
     }
 }

@@ -4,7 +4,7 @@ use std::fmt;
 
 use crowfly_plan::figure::{Figure, Unit, half_up};
 
-use super::three;
+use super::{LEAST_WRITTEN_OUT, MOST_WRITTEN_OUT, three};
 
 /// A cell of a sheet: what people read, and the number in full behind it where there is one.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -103,6 +103,9 @@ fn scaled(value: f64) -> String {
 /// `35 %`, `2.3 %`, `0.04 %`.
 pub fn share(fraction: f64) -> Amount {
     let percent = fraction * 100.0;
+    if percent != 0.0 && !(LEAST_WRITTEN_OUT..MOST_WRITTEN_OUT).contains(&percent.abs()) {
+        return Amount::of(format!("{} %", three(percent)), fraction, "fraction");
+    }
     let digits = match percent.abs() {
         p if p >= 9.95 => 0,
         p if p >= 0.095 => 1,
@@ -116,8 +119,14 @@ pub fn share(fraction: f64) -> Amount {
     )
 }
 
+/// From here on nobody counts.
+const MOST_COUNTED: f64 = 1e15;
+
 /// `31,500`.
 pub fn count(n: f64) -> Amount {
+    if n.abs() >= MOST_COUNTED {
+        return Amount::of(three(n), n, "");
+    }
     let digits = half_up(n, 0);
     let (sign, digits) = digits
         .strip_prefix('-')
