@@ -1,20 +1,28 @@
 //! A machine's map for people: a head line, the tree, the links between GPUs, the matrix, and what
 //! is odd.
 
+use std::borrow::Cow;
+
 use crowfly_route::topology::{Device, LinkState, Topology};
+use unicode_width::UnicodeWidthStr;
 
 use super::map_matrix;
 use super::map_tree;
 use super::style::{FAINT, STRONG, WARN, paint};
-use super::text::{count, harmless, wrap};
+use super::text::{count, harmless, middle_out, wrap};
 use crate::commands::map::MAX_DEVICES;
 use crate::commands::map::outline::Outline;
 
 /// The most oddities that are told without being asked for all.
 const FEW_ODDITIES: usize = 5;
 
+/// The most columns of a device's name. The kernel's own names of interfaces have fifteen; files in
+/// which other programs describe a machine give any.
+const MAX_NAME: usize = 20;
+
 /// The map in at most `columns` columns; `verbose` tells every oddity.
 pub fn render(topology: &Topology, columns: usize, verbose: bool) -> String {
+    let topology = &*with_short_names(topology);
     let outline = Outline::new(topology);
     let mut text = head(topology, columns);
     let tree = map_tree::render(topology, &outline, columns);
@@ -39,6 +47,29 @@ pub fn render(topology: &Topology, columns: usize, verbose: bool) -> String {
     }
     text.push_str(&oddities(topology, columns, verbose));
     text
+}
+
+/// The same machine, its devices' names short enough for the columns of a map.
+fn with_short_names(topology: &Topology) -> Cow<'_, Topology> {
+    let nics = topology.nics.iter().map(|nic| &nic.name);
+    let drives = topology.drives.iter().map(|drive| &drive.name);
+    if nics
+        .chain(drives)
+        .all(|name| harmless(name).width() <= MAX_NAME)
+    {
+        return Cow::Borrowed(topology);
+    }
+    let mut named = topology.clone();
+    // An interface that is called as its adapter stays so.
+    let nics = named.nics.iter_mut().flat_map(|nic| {
+        let interfaces = nic.interfaces.iter_mut();
+        interfaces.map(|it| &mut it.name).chain([&mut nic.name])
+    });
+    let drives = named.drives.iter_mut().map(|drive| &mut drive.name);
+    for name in nics.chain(drives) {
+        *name = middle_out(&harmless(name), MAX_NAME).into_owned();
+    }
+    Cow::Owned(named)
 }
 
 /// `8 GPUs, 9 network adapters, 9 drives`
@@ -180,13 +211,11 @@ fn paragraph(text: &str, columns: usize) -> String {
 
 #[cfg(test)]
 mod tests {
-    use crowfly_route::fixture::{Fixture, GpuModel, NicModel, gen5, machines, speed};
-    use crowfly_route::snapshot::Observation;
-    use unicode_width::UnicodeWidthStr;
-
     use super::*;
     use crate::output::MAX_COLUMNS;
     use crate::render::plain;
+    use crowfly_route::fixture::{Fixture, GpuModel, NicModel, gen5, machines, speed};
+    use crowfly_route::snapshot::Observation;
 
     fn map(machine: &Fixture) -> String {
         let text = plain(&render(&machine.topology(), MAX_COLUMNS, false));
@@ -270,6 +299,28 @@ mod tests {
     #[test]
     fn given_more_places_than_columns_the_distances_are_sentences() {
         insta::assert_snapshot!(distances_with_nested_switches(14));
+    }
+
+    #[test]
+    fn given_names_longer_than_a_screen_is_wide_their_middles_are_left_out() {
+        for length in [21, 100, 250, 1000] {
+            for nics in [1, 2, 12] {
+                let mut machine = Fixture::new();
+                let socket = machine.socket();
+                let long = "x".repeat(length);
+                for number in 0..nics {
+                    let port = machine.root_port(socket, gen5(16));
+                    let name = format!("mlx5_{long}_{number}");
+                    let nic = machine.nic(port, &name, &NicModel::CONNECTX7);
+                    machine.degrade(nic, speed(3, 8));
+                }
+                let port = machine.root_port(socket, gen5(16));
+                machine.nvme(port, &format!("nvme{long}大"));
+                let text = map(&machine);
+                assert!(text.contains("mlx5_xxxxx…xxxxxxx_0"), "{text}");
+                assert!(text.contains("nvmexxxxxx…xxxxxxx大"), "{text}");
+            }
+        }
     }
 
     #[test]

@@ -5,6 +5,7 @@ use std::fmt::Write;
 
 use crowfly_route::terminal::is_harmful;
 use crowfly_route::units::significant;
+use unicode_width::{UnicodeWidthChar, UnicodeWidthStr};
 
 /// Text from outside (names, evidence, labels) with control characters spelled out, so that it can
 /// neither move the cursor nor forge a line.
@@ -35,6 +36,29 @@ pub fn wrap(text: &str, columns: usize, first: &str, rest: &str) -> String {
     textwrap::fill(text, options)
 }
 
+/// A name in at most `room` columns, which is one at least: names that belong together begin alike and
+/// end differently, so that what is left out is the middle.
+pub fn middle_out(name: &str, room: usize) -> Cow<'_, str> {
+    if name.width() <= room {
+        return Cow::Borrowed(name);
+    }
+    let left = room.saturating_sub(1);
+    let head = taken(name.chars(), left.div_ceil(2));
+    let tail = taken(name.chars().rev(), left / 2);
+    let tail: String = tail.chars().rev().collect();
+    Cow::Owned(format!("{head}…{tail}"))
+}
+
+/// As many characters as fit into so many columns.
+fn taken(characters: impl Iterator<Item = char>, columns: usize) -> String {
+    let mut width = 0;
+    let fit = characters.take_while(|c| {
+        width += c.width().unwrap_or(0);
+        width <= columns
+    });
+    fit.collect()
+}
+
 /// A time with three significant figures: `4.12 s`, `81.3 ms`, `213 µs`.
 pub fn seconds(seconds: f64) -> String {
     match seconds {
@@ -60,6 +84,15 @@ mod tests {
         assert_eq!(harmless("a\u{1b}[2Jb\nc"), "a\\u{1b}[2Jb\\nc");
         assert_eq!(harmless("x\u{202e}gpj"), "x\\u{202e}gpj");
         assert_eq!(harmless("größe 大"), "größe 大");
+    }
+
+    #[test]
+    fn given_a_long_name_its_beginning_and_its_end_stay() {
+        assert_eq!(middle_out("mlx5_0", 6), "mlx5_0");
+        assert_eq!(middle_out("mlx5_bond_17", 7), "mlx…_17");
+        assert_eq!(middle_out("mlx5_bond_17", 8), "mlx5…_17");
+        assert_eq!(middle_out("大大大大大", 6), "大…大");
+        assert_eq!(middle_out("mlx5_0", 1), "…");
     }
 
     #[test]
