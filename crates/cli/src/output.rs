@@ -7,7 +7,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use anstream::adapter::strip_str;
 use anstream::{AutoStream, ColorChoice};
+use crowfly_machine::streams::stdout_was_closed;
 use crowfly_route::terminal;
+use rustix::io::Errno;
 use serde::Serialize;
 
 use crate::args::{Color, Global};
@@ -137,6 +139,9 @@ impl Output {
         &mut self,
         words: impl FnOnce(&mut BufWriter<io::StdoutLock<'_>>) -> io::Result<()>,
     ) -> Result<(), Failure> {
+        if stdout_was_closed() {
+            return Err(Failure::output(&Errno::BADF.into()));
+        }
         BEGUN.store(true, Ordering::SeqCst);
         let mut to = BufWriter::with_capacity(BUFFER_BYTES, io::stdout().lock());
         let written = words(&mut to).and_then(|()| to.flush());

@@ -77,6 +77,27 @@ fn given_a_full_disk_the_failure_is_reported() {
 }
 
 #[test]
+fn given_a_closed_standard_output_the_lost_result_is_a_failure_and_a_chosen_null_is_not() {
+    let file = concat!(env!("CARGO_MANIFEST_DIR"), "/Cargo.toml");
+    for arguments in ["man", "--help", "load --json \"$1\"", "map"] {
+        let status = |to: &str| {
+            let script = format!("exec \"$0\" {arguments} {to}");
+            let mut shell = Command::new("sh");
+            shell.args(["-c", &script, env!("CARGO_BIN_EXE_crowfly"), file]);
+            let output = run(shell.stdin(Stdio::null()));
+            (output.status.code(), stderr(&output))
+        };
+        let (code, told) = status(">&-");
+        assert_eq!(code, Some(74), "{arguments}");
+        assert!(told.starts_with("error[output-failed]: "), "{told}");
+        // As the standard library opens it, and as other languages do.
+        for null in [">/dev/null", "1<>/dev/null"] {
+            assert_eq!(status(null), (Some(0), String::new()), "{arguments} {null}");
+        }
+    }
+}
+
+#[test]
 fn given_json_an_error_is_one_document_on_standard_output_and_a_sentence_on_standard_error() {
     for arguments in [&["--json", "fly"][..], &["man", "--json", "--no-such-flag"]] {
         let output = run(&mut crowfly(arguments));

@@ -10,7 +10,7 @@ pub mod limits;
 pub mod numa;
 pub mod residency;
 mod root;
-
+pub mod streams;
 pub mod usage;
 pub mod verbs;
 
