@@ -128,7 +128,9 @@ impl Failure {
             (_, exit) => ("input-unreadable", exit),
         };
         let what = format!("could not read {}: {error}", shown(path));
-        Self::new(code, exit, what).maybe_hint(errno::hint(error))
+        let unsaid = "it has nothing to say yet, and is not waited for";
+        let waits = (error.kind() == io::ErrorKind::WouldBlock).then_some(unsaid);
+        Self::new(code, exit, what).maybe_hint(errno::hint(error).or(waits))
     }
 
     /// A file asked for by the user could not be created.

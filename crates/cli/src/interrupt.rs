@@ -42,8 +42,8 @@ static LEFTOVERS: Mutex<Vec<PathBuf>> = Mutex::new(Vec::new());
 pub fn take_over(global: Global) -> Result<(), Failure> {
     let unavailable = |error: io::Error| {
         let what = format!("could not take over Ctrl-C: {error}");
-        let exit = errno::moving(&error);
-        Failure::new("signals-unavailable", exit, what).maybe_hint(errno::hint(&error))
+        let failure = Failure::new("signals-unavailable", Exit::Unavailable, what);
+        failure.maybe_hint(errno::hint(&error))
     };
     let mut signals = Signals::new([SIGINT, SIGTERM]).map_err(unavailable)?;
     let ignored = ignored(&fs::read_to_string("/proc/self/status").unwrap_or_default());

@@ -60,7 +60,9 @@ fn given_a_limit_on_the_size_of_files_standard_output_that_is_one_fails_as_a_ful
 fn given_too_few_descriptors_a_look_at_a_machine_names_the_limit_and_shows_no_half_of_one() {
     let folder = folder("limits-descriptors");
     for descriptors in [4, 5, 6] {
-        for arguments in ["map", "capture", "doctor"] {
+        let file = concat!(env!("CARGO_MANIFEST_DIR"), "/Cargo.toml");
+        let load = format!("load --path cached {file}");
+        for arguments in ["map", "capture", "doctor", &load] {
             let output = limited(&format!("-n {descriptors}"), arguments, &folder);
             let told = stderr(&output);
             assert_eq!(

@@ -91,7 +91,6 @@ pub fn hint(error: &io::Error) -> Option<&'static str> {
             Some("this process may open too few files at once: raise the limit with `ulimit -n`")
         }
         Errno::NFILE => Some("the whole system has too many files open: see fs.file-max"),
-        Errno::AGAIN => Some("it has nothing to say yet, and is not waited for"),
         Errno::FBIG => Some("`ulimit -f` limits how large a file this process may write"),
         _ => None,
     }

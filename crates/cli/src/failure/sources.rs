@@ -33,6 +33,18 @@ fn sentence(error: &dyn Error) -> String {
     text
 }
 
+/// What helps against the answer of the system at the bottom of an error.
+fn system_hint(error: &(dyn Error + 'static)) -> Option<&'static str> {
+    let mut next = Some(error);
+    while let Some(error) = next {
+        if let Some(hint) = error.downcast_ref().and_then(errno::hint) {
+            return Some(hint);
+        }
+        next = error.source();
+    }
+    None
+}
+
 impl From<SnapshotError> for Failure {
     fn from(error: SnapshotError) -> Self {
         Self::new(error.code(), Exit::BadData, error.to_string())
@@ -93,7 +105,7 @@ impl From<CheckpointError> for Failure {
             _ => Exit::BadData,
         };
         let failure = Self::new(error.code(), exit, sentence(&error));
-        failure.maybe_hint(error.hint())
+        failure.maybe_hint(error.hint().or_else(|| system_hint(&error)))
     }
 }
 
@@ -132,7 +144,7 @@ impl From<WriteError> for Failure {
             _ => Exit::CannotCreate,
         };
         let failure = Self::new(error.code(), exit, sentence(&error));
-        failure.maybe_hint(error.hint())
+        failure.maybe_hint(error.hint().or_else(|| system_hint(&error)))
     }
 }
 
@@ -154,7 +166,8 @@ impl From<TransferError> for Failure {
             _ => Exit::Io,
         };
         let failure = Self::new(error.code(), exit, sentence(&error));
-        let failure = failure.maybe_hint(error.hint().as_deref());
+        let hint = error.hint();
+        let failure = failure.maybe_hint(hint.as_deref().or_else(|| system_hint(&error)));
         match error {
             E::Refused { obstacles, .. } => failure.with_obstacles(obstacles),
             _ => failure,
@@ -175,6 +188,18 @@ mod tests {
     #[derive(Debug, thiserror::Error)]
     #[error("could not open m: {0}")]
     struct Quoting(#[source] io::Error);
+
+    #[test]
+    fn given_a_limit_at_the_bottom_of_an_error_its_hint_is_found() {
+        let limit = || io::Error::from_raw_os_error(rustix::io::Errno::MFILE.raw_os_error());
+        let failure = Failure::from(TransferError::Open {
+            path: "/data/m".into(),
+            source: limit(),
+        });
+        assert_eq!(failure.exit(), Exit::Unavailable);
+        assert_eq!(failure.hint_text(), errno::hint(&limit()));
+        assert!(failure.hint_text().is_some());
+    }
 
     #[test]
     fn each_source_of_an_error_is_told_once() {
