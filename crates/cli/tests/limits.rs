@@ -32,6 +32,7 @@ fn given_a_limit_on_the_size_of_files_what_is_too_large_is_reported_and_not_left
         "capture -o file",
         "map --svg file",
         "doctor --html file",
+        "plan --svg file",
         "race --size 1MB --runs 1",
     ] {
         let output = limited("-f 1", arguments, &folder);
