@@ -102,7 +102,11 @@ impl Cache {
             let make = || Builder::new().prefix(&prefix).tempdir_in(&self.folder);
             let made = Leftover::make(make, tempfile::TempDir::path);
             let (made, leftover) = made.map_err(|e| creating(crate::file::without_path(e)))?;
-            let lock = File::open(made.path()).map_err(creating)?;
+            let lock = match File::open(made.path()) {
+                // Taken for abandoned before it could be locked.
+                Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
+                opened => opened.map_err(creating)?,
+            };
             // A file system without locks keeps everybody from cleaning up, and nobody from racing.
             let abandoned = matches!(lock.try_lock(), Err(fs::TryLockError::WouldBlock));
             if !abandoned && made.path().exists() {
