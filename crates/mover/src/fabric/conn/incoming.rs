@@ -1,0 +1,230 @@
+//! Frames on their way in, and the payloads behind them.
+
+use super::*;
+
+/// Received at once while a header is expected: room for a dozen answers.
+const PEEK: usize = 512;
+/// Descriptors that may wait for the frame they belong to.
+const MAX_DESCRIPTORS: usize = 4;
+
+pub(super) struct Payload {
+    header: Header,
+    incoming: Incoming,
+    left: usize,
+    whole: bool,
+}
+
+pub(super) struct Input {
+    lane: Lane,
+    buffer: Vec<u8>,
+    start: usize,
+    end: usize,
+    payload: Option<Payload>,
+    descriptors: VecDeque<OwnedFd>,
+}
+
+impl Input {
+    pub(super) fn new(lane: Lane) -> Self {
+        Self {
+            lane,
+            buffer: vec![0; HEADER + MAX_BODY + PEEK],
+            start: 0,
+            end: 0,
+            payload: None,
+            descriptors: VecDeque::new(),
+        }
+    }
+}
+
+impl Conn {
+    /// Takes what has arrived, up to a turn's worth.
+    pub(super) fn receive(self: &Arc<Self>) -> Result<(), String> {
+        let handler = self.handler.get().and_then(Weak::upgrade);
+        let Some(handler) = handler else {
+            return Err("nobody handles it any more".into());
+        };
+        let mut input = locked(&self.input);
+        let mut turn = TURN;
+        while turn > 0 && !self.is_broken() {
+            let moved = if input.payload.is_some() {
+                self.receive_payload(&mut input, &*handler)
+            } else {
+                self.receive_head(&mut input, &*handler)
+            };
+            match moved {
+                Ok(moved) => turn = turn.saturating_sub(moved),
+                Err(Stop::NoMore) => return Ok(()),
+                Err(Stop::Ended(why)) => return Err(why),
+            }
+        }
+        Ok(())
+    }
+
+    fn receive_head(
+        self: &Arc<Self>,
+        input: &mut Input,
+        handler: &dyn Handler,
+    ) -> Result<usize, Stop> {
+        let violated =
+            |Violation(what): Violation| Stop::Ended(format!("it broke the protocol: {what}"));
+        let have = &input.buffer[input.start..input.end];
+        let mut need = HEADER;
+        if let Some(head) = have.first_chunk::<HEADER>() {
+            let header = Lane::peek(head).map_err(violated)?;
+            need = HEADER + usize::from(header.body);
+            if let Some(body) = have.get(HEADER..need) {
+                input.lane.open(head, body).map_err(violated)?;
+                if !self.bulk && header.payload > 0 {
+                    return Err(violated(Violation("a payload where none belongs")));
+                }
+                let descriptor = match header.kind {
+                    Kind::Mapped => input.descriptors.pop_front(),
+                    _ => None,
+                };
+                let incoming = handler
+                    .frame(self, &header, body, descriptor)
+                    .map_err(violated)?;
+                input.start += need;
+                let whole = incoming.status == Status::Done;
+                input.payload = Some(Payload {
+                    left: header.payload as usize,
+                    header,
+                    incoming,
+                    whole,
+                });
+                return Ok(0);
+            }
+        }
+        if input.start > 0 {
+            input.buffer.copy_within(input.start..input.end, 0);
+            input.end -= input.start;
+            input.start = 0;
+        }
+        let most = need.max(PEEK).min(input.buffer.len());
+        let got = if self.bulk {
+            let room = &mut input.buffer[input.end..most];
+            rustix::net::recv(&self.socket, room, RecvFlags::DONTWAIT)
+                .map(|(got, _)| got)
+                .map_err(io::Error::from)
+        } else {
+            self.receive_with(input, most)
+        };
+        let got = arrived(got)?;
+        input.end += got;
+        self.heard.fetch_add(1, Ordering::Relaxed);
+        Ok(got)
+    }
+
+    fn receive_with(&self, input: &mut Input, most: usize) -> io::Result<usize> {
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_DESCRIPTORS))];
+        let mut control = RecvAncillaryBuffer::new(&mut space);
+        let room = &mut input.buffer[input.end..most];
+        let flags = RecvFlags::DONTWAIT | RecvFlags::CMSG_CLOEXEC;
+        let got = recvmsg(
+            &self.socket,
+            &mut [io::IoSliceMut::new(room)],
+            &mut control,
+            flags,
+        )?;
+        for message in control.drain() {
+            if let RecvAncillaryMessage::ScmRights(descriptors) = message {
+                input.descriptors.extend(descriptors);
+            }
+        }
+        // What nobody announced is closed here.
+        input.descriptors.truncate(MAX_DESCRIPTORS);
+        Ok(got.bytes)
+    }
+
+    fn receive_payload(
+        self: &Arc<Self>,
+        input: &mut Input,
+        handler: &dyn Handler,
+    ) -> Result<usize, Stop> {
+        let Some(payload) = input.payload.as_mut() else {
+            return Ok(0);
+        };
+        let mut moved = 0;
+        if payload.left > 0 {
+            let ahead = &input.buffer[input.start..input.end];
+            let ahead = &ahead[..ahead.len().min(payload.left)];
+            let buffered = !ahead.is_empty();
+            let step = |span: &Span| {
+                if buffered {
+                    Ok(span.put(ahead))
+                } else {
+                    span.receive(self.socket.as_fd())
+                }
+            };
+            let landed = payload
+                .incoming
+                .landing
+                .as_mut()
+                .and_then(|landing| self.land(landing, step));
+            moved = match landed {
+                Some(result) => arrived(result)?,
+                None => {
+                    payload.incoming.landing = None;
+                    payload.whole = false;
+                    if buffered {
+                        ahead.len()
+                    } else {
+                        arrived(discard(self.socket.as_fd(), payload.left))?
+                    }
+                }
+            };
+            if buffered {
+                input.start += moved;
+            }
+            payload.left -= moved;
+            self.heard.fetch_add(1, Ordering::Relaxed);
+        }
+        if payload.left == 0
+            && let Some(payload) = input.payload.take()
+        {
+            handler.landed(self, &payload.header, &payload.incoming, payload.whole);
+        }
+        Ok(moved)
+    }
+
+    /// One step into memory, inside all gates; `None` when one of them is shut.
+    fn land(
+        &self,
+        landing: &mut Landing,
+        step: impl FnOnce(&Span) -> io::Result<usize>,
+    ) -> Option<io::Result<usize>> {
+        let _ours = self.gate.enter()?;
+        let _region = landing.region.gate.enter()?;
+        let _flight = match &landing.flight {
+            Some(gate) => Some(gate.enter()?),
+            None => None,
+        };
+        let span = landing.spans.front()?;
+        let result = step(span);
+        if let Ok(moved) = result {
+            let rest = span.skip(moved);
+            landing.spans.pop_front();
+            if rest.len() > 0 {
+                landing.spans.push_front(rest);
+            }
+        }
+        Some(result)
+    }
+}
+
+/// Why receiving stops.
+enum Stop {
+    /// Nothing has arrived yet.
+    NoMore,
+    /// The connection is at its end.
+    Ended(String),
+}
+
+fn arrived(result: io::Result<usize>) -> Result<usize, Stop> {
+    match result {
+        Ok(0) => Err(Stop::Ended("it closed the connection".into())),
+        Ok(moved) => Ok(moved),
+        Err(error) if would_block(&error) => Err(Stop::NoMore),
+        Err(error) => Err(Stop::Ended(error.to_string())),
+    }
+}
