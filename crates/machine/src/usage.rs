@@ -6,9 +6,18 @@ use crowfly_route::receipt::CpuSeconds;
 
 /// CPU time of the calling thread since it started.
 pub fn this_thread() -> CpuSeconds {
+    of(libc::RUSAGE_THREAD)
+}
+
+/// CPU time of all threads of this process since it started, those that ended included.
+pub fn this_process() -> CpuSeconds {
+    of(libc::RUSAGE_SELF)
+}
+
+fn of(who: libc::c_int) -> CpuSeconds {
     let mut usage = MaybeUninit::<libc::rusage>::zeroed();
     // SAFETY: the pointer is to writable memory of the type that the call fills.
-    let rc = unsafe { libc::getrusage(libc::RUSAGE_THREAD, usage.as_mut_ptr()) };
+    let rc = unsafe { libc::getrusage(who, usage.as_mut_ptr()) };
     if rc != 0 {
         return CpuSeconds::default();
     }

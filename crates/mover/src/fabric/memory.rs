@@ -21,6 +21,10 @@ use rustix::mm::{Advice, MapFlags, ProtFlags};
 
 use crate::memory::{MemoryError, bind};
 
+mod copy;
+
+pub(crate) use copy::Caches;
+
 /// Keeps foreign memory alive.
 pub type Keeper = Arc<dyn std::any::Any + Send + Sync>;
 
@@ -83,6 +87,31 @@ impl Backing {
         backing.place =
             Place::Host(numa.filter(|node| bind(backing.base, backing.len.max(1), *node)));
         Ok(backing)
+    }
+
+    /// Zeroed memory that no other process can map.
+    fn private(len: usize) -> Result<Self, MemoryError> {
+        // SAFETY: a new private mapping at an address the kernel chooses.
+        let base = unsafe {
+            rustix::mm::mmap_anonymous(
+                std::ptr::null_mut(),
+                len.max(1),
+                ProtFlags::READ | ProtFlags::WRITE,
+                MapFlags::PRIVATE,
+            )
+        };
+        let base = base.map_err(io::Error::from).and_then(|base| {
+            NonNull::new(base.cast::<u8>()).ok_or_else(|| io::Error::other("mapped at address 0"))
+        });
+        let base = base.map_err(|source| MemoryError::Host { bytes: len, source })?;
+        Ok(Self {
+            base,
+            len,
+            owner: Owner::Mapping,
+            file: None,
+            writable: true,
+            place: Place::Host(None),
+        })
     }
 
     /// Maps a memory file that someone else made.
@@ -243,14 +272,15 @@ impl Span {
         usize::try_from(sent).map_err(|_| io::Error::last_os_error())
     }
 
-    /// Copies this part into another of the same length, which may overlap it.
-    pub(crate) fn copy_to(&self, to: &Self) -> io::Result<()> {
+    /// Copies this part into another of the same length, which may overlap it; past the caches
+    /// where that is asked for and possible.
+    pub(crate) fn copy_to(&self, to: &Self, caches: Caches) -> io::Result<()> {
         if !to.backing.writable || to.len() != self.len() {
             return Err(io::Error::from(io::ErrorKind::PermissionDenied));
         }
         // SAFETY: both parts lie inside mappings that live as long as their spans, the target is
         // mapped writable, and `copy` allows them to overlap. No references to the bytes exist.
-        unsafe { std::ptr::copy(self.pointer(), to.pointer(), self.len()) };
+        unsafe { copy::copy(self.pointer(), to.pointer(), self.len(), caches) };
         Ok(())
     }
 
@@ -301,6 +331,17 @@ impl Buffer {
     /// When the kernel gives none.
     pub fn zeroed(len: usize, numa: Option<NumaNode>) -> Result<Self, MemoryError> {
         Backing::shared(len, numa).map(|backing| Self {
+            backing: Arc::new(backing),
+        })
+    }
+
+    /// Zeroed memory of this process alone, as an allocator gives it. Peers on this host reach it
+    /// by the kernel's copy between processes at best, never by mapping it.
+    ///
+    /// # Errors
+    /// When the kernel gives no memory.
+    pub fn private(len: usize) -> Result<Self, MemoryError> {
+        Backing::private(len).map(|backing| Self {
             backing: Arc::new(backing),
         })
     }

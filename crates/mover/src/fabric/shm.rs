@@ -24,7 +24,7 @@ use super::gate::Gate;
 use super::handshake::{self, Purpose, TOKEN};
 use super::hops;
 use super::identity::{Capability, Incarnation};
-use super::memory::Backing;
+use super::memory::{Backing, Caches};
 use super::provider::{
     Endpoint, Events, Joining, Limits, Link, Meeting, Op, OpError, OpId, Posted, Provider, RailId,
     Refusal, Registration, Release, Role, Verb, counted,
@@ -186,6 +186,12 @@ impl ShmLink {
     fn copy(&self, op: &Op, mapped: &Mapped) -> Result<(), FabricError> {
         let gone = FabricError::NoSuchRegion { peer: self.peer };
         let local = op.local.as_ref().ok_or(FabricError::Deregistered)?;
+        // Only a transfer of twice that size or more is cut into pieces so large.
+        let caches = if op.bytes() >= u64::from(OP_BYTES) {
+            Caches::Pass
+        } else {
+            Caches::Keep
+        };
         for segment in &op.segments {
             let mut done = 0;
             while done < segment.len {
@@ -208,8 +214,8 @@ impl ShmLink {
                 let _ours = local.region.gate.enter().ok_or(FabricError::Deregistered)?;
                 let _flight = local.flight.enter().ok_or(FabricError::Cancelled)?;
                 let copied = match op.verb {
-                    Verb::Write => ours.copy_to(&theirs),
-                    Verb::Read => theirs.copy_to(&ours),
+                    Verb::Write => ours.copy_to(&theirs, caches),
+                    Verb::Read => theirs.copy_to(&ours, caches),
                 };
                 let what = match op.verb {
                     Verb::Write => "remote writes",
