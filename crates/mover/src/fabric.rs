@@ -57,6 +57,7 @@ pub use error::{FabricError, SharedIo};
 pub use gate::{Gate, Inside};
 pub use identity::{BadKey, Incarnation, SharedKey};
 pub use memory::{Backing, Buffer, Keeper};
+pub(crate) use memory::{Caches, copy_slice};
 pub use node::Fabric;
 pub use peer::{MAX_PAGES, Page, Peer};
 pub use provider::{DEFAULT_DEADLINE, Imm};

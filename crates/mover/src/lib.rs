@@ -5,6 +5,7 @@
 //! While a transfer runs, its memory belongs to the engine: cancelling or dropping the handle, or a
 //! failure, never frees memory that a device may still write into.
 
+pub mod bench;
 pub mod checkpoint;
 pub mod digest;
 mod engine;

@@ -32,6 +32,9 @@ pub enum Path {
     Verbs,
     /// One copy by a CPU core into (or out of) memory that the peer on the same host shares.
     Shm,
+    /// One copy by the kernel between the memories of two processes on the same host
+    /// (cross-memory attach), where the peer's cannot be mapped.
+    Cma,
     /// TCP sockets.
     Tcp,
 }
@@ -47,7 +50,7 @@ impl Path {
     ];
 
     /// The paths between memories of two processes, straightest first.
-    pub const FABRIC: [Self; 3] = [Self::Verbs, Self::Shm, Self::Tcp];
+    pub const FABRIC: [Self; 4] = [Self::Verbs, Self::Shm, Self::Cma, Self::Tcp];
 
     /// The word used in flags, tables and JSON.
     pub const fn as_str(self) -> &'static str {
@@ -59,6 +62,7 @@ impl Path {
             Self::Threads => "threads",
             Self::Verbs => "verbs",
             Self::Shm => "shm",
+            Self::Cma => "cma",
             Self::Tcp => "tcp",
         }
     }
@@ -73,7 +77,7 @@ impl fmt::Display for Path {
 /// The text names no path.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "`{0}` is not a path; choose peer, direct, threads, mapped or cached for storage, verbs, shm or tcp for the fabric"
+    "`{0}` is not a path; choose peer, direct, threads, mapped or cached for storage, verbs, shm, cma or tcp for the fabric"
 )]
 pub struct UnknownPath(pub String);
 

@@ -23,7 +23,7 @@ use crate::memory::{MemoryError, bind};
 
 mod copy;
 
-pub(crate) use copy::Caches;
+pub(crate) use copy::{Caches, copy_slice};
 
 /// Keeps foreign memory alive.
 pub type Keeper = Arc<dyn std::any::Any + Send + Sync>;

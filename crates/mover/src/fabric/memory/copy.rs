@@ -13,6 +13,13 @@ pub(crate) enum Caches {
     Pass,
 }
 
+/// Copies as much of a slice as another takes.
+pub(crate) fn copy_slice(from: &[u8], to: &mut [u8], caches: Caches) {
+    let len = from.len().min(to.len());
+    // SAFETY: both slices have at least `len` bytes, and one of them is borrowed mutably.
+    unsafe { copy(from.as_ptr(), to.as_mut_ptr(), len, caches) };
+}
+
 /// Copies `len` bytes; the two ranges may overlap.
 ///
 /// # Safety

@@ -1,0 +1,118 @@
+//! What the machine can do without the fabric: copies in memory, and plain sockets over loopback.
+
+use std::io::{Read, Write};
+use std::net::{Ipv4Addr, Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use crowfly_route::units::{Bytes, BytesPerSecond};
+
+use super::BenchError;
+use crate::fabric::{Caches, copy_slice};
+
+/// Bytes that one thread copies between two looks at the clock.
+const STEP: usize = 512 << 10;
+/// Bytes handed to a socket at once.
+const CHUNK: usize = 256 << 10;
+
+/// The rate at which `threads` threads copy `bytes` from one piece of memory to another, again and
+/// again for `time`; through the caches or past them, whichever is faster.
+pub fn copies(bytes: u64, threads: usize, time: Duration) -> Option<BytesPerSecond> {
+    let len = usize::try_from(bytes).ok()?;
+    let from = vec![1u8; len];
+    let mut to = vec![2u8; len];
+    let rates = [Caches::Keep, Caches::Pass]
+        .map(|caches| copying(&from, &mut to, threads.max(1), caches, time / 2));
+    rates
+        .into_iter()
+        .flatten()
+        .max_by(|a, b| a.0.total_cmp(&b.0))
+}
+
+fn copying(
+    from: &[u8],
+    to: &mut [u8],
+    threads: usize,
+    caches: Caches,
+    time: Duration,
+) -> Option<BytesPerSecond> {
+    let share = from.len().div_ceil(threads).max(1);
+    let began = Instant::now();
+    let moved = AtomicU64::new(0);
+    std::thread::scope(|scope| {
+        for (from, to) in from.chunks(share).zip(to.chunks_mut(share)) {
+            let moved = &moved;
+            scope.spawn(move || {
+                while began.elapsed() < time {
+                    for (from, to) in from.chunks(STEP).zip(to.chunks_mut(STEP)) {
+                        copy_slice(from, to, caches);
+                    }
+                    moved.fetch_add(from.len() as u64, Ordering::Relaxed);
+                }
+            });
+        }
+    });
+    Bytes(moved.into_inner()).per(began.elapsed().as_secs_f64())
+}
+
+/// The rate of `streams` plain TCP connections over loopback together, for about `time`.
+///
+/// # Errors
+/// When the system gives no sockets.
+pub fn streams(streams: usize, time: Duration) -> Result<Option<BytesPerSecond>, BenchError> {
+    let failed = |source: std::io::Error| BenchError::Ceiling {
+        what: "plain sockets over loopback",
+        source: Arc::new(source),
+    };
+    let listener = TcpListener::bind(SocketAddr::from((Ipv4Addr::LOCALHOST, 0))).map_err(failed)?;
+    let address = listener.local_addr().map_err(failed)?;
+    let mut pairs = Vec::new();
+    for _ in 0..streams.max(1) {
+        let out = TcpStream::connect(address).map_err(failed)?;
+        let (into, _) = listener.accept().map_err(failed)?;
+        // Somebody else's connection would stall the threads below.
+        if into.peer_addr().map_err(failed)? != out.local_addr().map_err(failed)? {
+            return Err(failed(std::io::ErrorKind::ConnectionAborted.into()));
+        }
+        pairs.push((out, into));
+    }
+    let over = AtomicBool::new(false);
+    let moved = AtomicU64::new(0);
+    let began = Instant::now();
+    std::thread::scope(|scope| {
+        for (mut out, mut into) in pairs {
+            let (over, moved) = (&over, &moved);
+            scope.spawn(move || {
+                let chunk = vec![1u8; CHUNK];
+                while !over.load(Ordering::Relaxed) && out.write_all(&chunk).is_ok() {}
+                let _ = out.shutdown(Shutdown::Write);
+            });
+            scope.spawn(move || {
+                let mut chunk = vec![0u8; CHUNK];
+                while let Ok(got @ 1..) = into.read(&mut chunk) {
+                    moved.fetch_add(got as u64, Ordering::Relaxed);
+                }
+            });
+        }
+        std::thread::sleep(time);
+        over.store(true, Ordering::Relaxed);
+    });
+    Ok(Bytes(moved.into_inner()).per(began.elapsed().as_secs_f64()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn copies_and_streams_have_a_rate_and_no_memory_has_none() {
+        let time = Duration::from_millis(20);
+        for bytes in [1, 4096, 3 << 20] {
+            assert!(copies(bytes, 2, time).is_some_and(|rate| rate.0 > 0.0));
+        }
+        assert!(copies(0, 2, time).is_none_or(|rate| rate.0 == 0.0));
+        let rate = streams(2, time).expect("sockets");
+        assert!(rate.is_some_and(|rate| rate.0 > 0.0));
+    }
+}
