@@ -15,8 +15,8 @@ use std::time::{Duration, Instant};
 use crowfly_machine::verbs::{Patience, Verbs};
 use crowfly_mover::fabric::verbs::{VerbsNic, VerbsSettings};
 use crowfly_mover::fabric::{
-    Access, Buffer, Delivery, Fabric, Imm, Options, Peer, Region, RegionDescriptor, Settings,
-    SharedKey,
+    Access, Buffer, Delivery, Fabric, Imm, NicFilter, Options, Peer, Region, RegionDescriptor,
+    Settings, SharedKey,
 };
 use crowfly_route::receipt::Path;
 
@@ -44,7 +44,7 @@ fn fabric(device: &str, listen: &str) -> Result<Fabric, Failure> {
     let nic: Arc<dyn crowfly_mover::fabric::provider::Provider> = Arc::new(nic);
     let settings = Settings {
         listen: listen.parse()?,
-        nics: vec![nic.nic().to_owned()],
+        nics: NicFilter::only(nic.nic()),
         shm: false,
         providers: vec![nic],
         ..Settings::new(SharedKey::derive("two hosts of the rig"))

@@ -11,8 +11,8 @@ use std::net::{TcpListener, TcpStream};
 use std::time::{Duration, Instant};
 
 use crowfly_mover::fabric::{
-    Access, Fabric, Imm, MAX_FLIGHTS, MAX_INBOX, Options, Peer, RegionDescriptor, Settings,
-    SharedKey,
+    Access, Fabric, Imm, MAX_FLIGHTS, MAX_INBOX, NicFilter, Options, Peer, RegionDescriptor,
+    Settings, SharedKey,
 };
 use pair::{Pair, SOON, content, empty, filled, pattern, sent, settings};
 use proxy::Proxy;
@@ -425,7 +425,7 @@ fn given_strangers_that_send_garbage_or_nothing_then_the_fabric_serves_its_frien
 #[test]
 fn given_two_rails_when_one_breaks_mid_transfer_then_the_rest_goes_by_the_other() {
     let two = || Settings {
-        nics: vec!["lo".into(), "lo".into()],
+        nics: "lo,lo".parse().expect("a filter"),
         ..settings(false)
     };
     let pair = Pair::with(two(), two());
@@ -464,7 +464,7 @@ fn given_two_rails_when_one_breaks_mid_transfer_then_the_rest_goes_by_the_other(
 #[test]
 fn given_a_mistyped_nic_then_nothing_starts() {
     let typo = Settings {
-        nics: vec!["lo0".into()],
+        nics: NicFilter::only("lo0"),
         ..settings(false)
     };
     let error = Fabric::new(typo).expect_err("no such NIC");

@@ -295,6 +295,14 @@ codes! {
     RailFailed = "rail-failed",
     /// The peer is on another host, or shares no memory with this process.
     NoSharedMemory = "no-shared-memory",
+    /// The port is far slower than the machine's others: it is there for something else.
+    OddRate = "odd-rate",
+    /// The adapter is a virtual function, made for a guest of the machine.
+    VirtualFunction = "virtual-function",
+    /// The network interface is made by software, or does not leave the host.
+    VirtualInterface = "virtual-interface",
+    /// The ports of the two ends have no link layer, subnet or kind of address in common.
+    PortsDoNotMeet = "ports-do-not-meet",
     /// The caller asked for this detour by policy.
     AskedFor = "asked-for",
     /// This build has no engine for the route.

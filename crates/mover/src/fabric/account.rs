@@ -14,9 +14,10 @@ use crowfly_route::units::Bytes;
 
 use super::flight::Flight;
 use super::identity::Incarnation;
+use super::port::CHECKED_FROM;
 use super::provider::{RailId, Verb};
 use super::rail::RailState;
-use super::transfer::{Delivery, NicShare};
+use super::transfer::{Checked, Delivery, NicShare};
 
 /// What a finished flight did.
 pub(crate) fn delivery(
@@ -35,7 +36,7 @@ pub(crate) fn delivery(
     let mut nics = Vec::new();
     let mut carried: Option<(u64, Route)> = None;
     let used = flight.moved.iter();
-    for (bytes, known) in used.filter_map(|(id, bytes)| Some((*bytes, rails.get(id)?))) {
+    for (id, bytes, known) in used.filter_map(|(id, bytes)| Some((id, *bytes, rails.get(id)?))) {
         let rail = &known.rail;
         let route = rail.link.route(flight.order.verb, from.clone(), to.clone());
         let class = route.class();
@@ -52,6 +53,7 @@ pub(crate) fn delivery(
             path: rail.path,
             nic: rail.nic.clone(),
             bytes: Bytes(bytes),
+            checked: checked(flight, *id, known, bytes),
         });
         if carried.as_ref().is_none_or(|(most, _)| *most < bytes) {
             carried = Some((bytes, route));
@@ -94,6 +96,30 @@ pub(crate) fn delivery(
         peer,
         receipt,
         nics,
+        left_out: flight.left_out.clone(),
+    }
+}
+
+/// What the port's own counters say of the bytes that a rail moved.
+fn checked(flight: &Flight, id: RailId, known: &RailState, bytes: u64) -> Checked {
+    let unavailable = |why: String| Checked::Unavailable { why };
+    let before = match flight
+        .before
+        .get(&id)
+        .and_then(|before| before.port.clone())
+    {
+        Some(Ok(before)) => before,
+        Some(Err(why)) => return unavailable(why),
+        None => {
+            return unavailable(format!(
+                "nobody looked: the transfer was smaller than {}, or the rail came in later",
+                Bytes(CHECKED_FROM)
+            ));
+        }
+    };
+    match known.rail.link.port_counters() {
+        Err(why) => unavailable(why),
+        Ok(now) => now.since(before, flight.order.verb).judge(bytes),
     }
 }
 
@@ -102,18 +128,17 @@ pub(crate) fn delivery(
 fn cpu(flight: &Flight, rails: &BTreeMap<RailId, RailState>) -> CpuSeconds {
     let mut sum = CpuSeconds::default();
     for (id, bytes) in &flight.moved {
-        let (Some(known), Some((before, moved_before))) = (rails.get(id), flight.before.get(id))
-        else {
+        let (Some(known), Some(before)) = (rails.get(id), flight.before.get(id)) else {
             continue;
         };
-        let moved = known.moved().saturating_sub(*moved_before);
+        let moved = known.moved().saturating_sub(before.moved);
         if moved == 0 {
             continue;
         }
         let part = *bytes as f64 / moved as f64;
         let now = known.rail.link.cpu();
-        sum.user += (now.user - before.user).max(0.0) * part;
-        sum.system += (now.system - before.system).max(0.0) * part;
+        sum.user += (now.user - before.cpu.user).max(0.0) * part;
+        sum.system += (now.system - before.cpu.system).max(0.0) * part;
     }
     sum
 }

@@ -36,6 +36,14 @@ pub enum FabricError {
         /// The nearest of them.
         suggestion: Option<String>,
     },
+    /// A NIC was asked for that nothing can go by.
+    #[error("the NIC `{name}` cannot be used: {why}")]
+    NicNotUsable {
+        /// Its name.
+        name: String,
+        /// What is wrong with it.
+        why: &'static str,
+    },
     /// The peer could not be reached.
     #[error("cannot reach {address}: {source}")]
     Unreachable {
@@ -219,6 +227,7 @@ impl FabricError {
         match self {
             Self::Refused { .. } => "route-refused",
             Self::NoSuchNic { .. } => "no-such-nic",
+            Self::NicNotUsable { .. } => "nic-not-usable",
             Self::Unreachable { .. } => "peer-unreachable",
             Self::NotAuthenticated { .. } => "not-authenticated",
             Self::WrongVersion { .. } => "wrong-version",

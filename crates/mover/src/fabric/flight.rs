@@ -11,9 +11,10 @@ use crowfly_route::receipt::CpuSeconds;
 use super::descriptor::{RegionDescriptor, RemoteSlice};
 use super::error::FabricError;
 use super::gate::Gate;
+use super::port::PortCount;
 use super::provider::{Imm, Limits, Local, RailId, Segment, Verb};
 use super::region::{LocalSlice, RegionCore};
-use super::transfer::Slot;
+use super::transfer::{LeftOut, Slot};
 
 /// A run of bytes that lie together at both ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -54,6 +55,15 @@ impl Order {
     }
 }
 
+/// What a rail had done at some time.
+#[derive(Clone, Debug)]
+pub(crate) struct Before {
+    pub cpu: CpuSeconds,
+    pub moved: u64,
+    /// What its port had counted; `None` when nobody looked.
+    pub port: Option<Result<PortCount, String>>,
+}
+
 /// What a flight's immediate value waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Tell {
@@ -84,8 +94,10 @@ pub(crate) struct Flight {
     /// Bytes moved, by rail.
     pub moved: BTreeMap<RailId, u64>,
     pub retries: u64,
-    /// CPU time and bytes of each rail when the flight started.
-    pub before: BTreeMap<RailId, (CpuSeconds, u64)>,
+    /// Rails that were not used, and why not.
+    pub left_out: Vec<LeftOut>,
+    /// What each rail had done when the flight started.
+    pub before: BTreeMap<RailId, Before>,
     /// Ops posted and not ended.
     pub in_flight: usize,
     /// Why it is ending early.
@@ -110,6 +122,7 @@ impl Flight {
             obstacles: Vec::new(),
             moved: BTreeMap::new(),
             retries: 0,
+            left_out: Vec::new(),
             before: BTreeMap::new(),
             in_flight: 0,
             ending: None,

@@ -18,6 +18,8 @@ use crowfly_route::receipt::Path;
 
 /// The most rails to one peer.
 pub(crate) const MAX_RAILS: usize = 32;
+/// The longest reason for declining an offer, in bytes.
+const MAX_WHY: usize = 256;
 
 /// A NIC that one end offers, or pairs with the other's offer.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -29,11 +31,20 @@ pub(crate) struct Offer {
     pub endpoint: Vec<u8>,
 }
 
-/// Who one end is, and its offers.
+/// An offer that one end has no NIC for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Declined {
+    /// The number of the offer.
+    pub index: u16,
+    pub why: String,
+}
+
+/// Who one end is, its offers, and what it declined of the other's.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Hello {
     pub incarnation: Incarnation,
     pub offers: Vec<Offer>,
+    pub declined: Vec<Declined>,
 }
 
 impl Hello {
@@ -46,6 +57,11 @@ impl Hello {
                 .u8(path_number(offer.path))
                 .bytes(offer.nic.as_bytes())
                 .bytes(&offer.endpoint);
+        }
+        out.u16(u16::try_from(self.declined.len()).unwrap_or(u16::MAX));
+        for declined in &self.declined {
+            let why = shortened(&declined.why);
+            out.u16(declined.index).bytes(why.as_bytes());
         }
         out.finish()
     }
@@ -66,11 +82,40 @@ impl Hello {
                 endpoint: fields.bytes(MAX_ENDPOINT)?.to_vec(),
             });
         }
+        let count = usize::from(fields.u16()?);
+        if count > MAX_RAILS {
+            return None;
+        }
+        let mut declined = Vec::with_capacity(count);
+        for _ in 0..count {
+            declined.push(Declined {
+                index: fields.u16()?,
+                why: fields
+                    .text(MAX_WHY)
+                    .filter(|text| is_printable(text))?
+                    .to_owned(),
+            });
+        }
         fields.is_done().then_some(Self {
             incarnation,
             offers,
+            declined,
         })
     }
+}
+
+/// As much of a reason as is told.
+fn shortened(why: &str) -> &str {
+    let mut end = why.len().min(MAX_WHY);
+    while !why.is_char_boundary(end) {
+        end -= 1;
+    }
+    &why[..end]
+}
+
+/// Whether a peer's words can be shown on a terminal.
+fn is_printable(text: &str) -> bool {
+    !text.chars().any(char::is_control)
 }
 
 /// The numbers of the rails that were joined.

@@ -55,6 +55,7 @@ impl Intruder {
         let greeting = Hello {
             incarnation: Incarnation::draw().expect("random"),
             offers: vec![offer],
+            declined: Vec::new(),
         };
         control.say(Kind::Hello, &greeting.encode()).expect("said");
         let theirs = Hello::decode(&control.hear(Kind::Hello).expect("heard")).expect("a greeting");

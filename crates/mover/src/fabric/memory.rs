@@ -346,6 +346,16 @@ impl Buffer {
         })
     }
 
+    /// Zeroed host memory that says to be in another place.
+    #[cfg(test)]
+    pub(crate) fn claiming(len: usize, place: Place) -> Self {
+        let mut backing = Backing::shared(len, None).expect("memory");
+        backing.place = place;
+        Self {
+            backing: Arc::new(backing),
+        }
+    }
+
     /// A copy of `bytes`.
     ///
     /// # Errors

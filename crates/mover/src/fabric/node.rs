@@ -10,7 +10,9 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use crowfly_route::hop::Class;
+use crowfly_route::obstacle::Obstacle;
 use crowfly_route::policy::Policy;
+use crowfly_route::receipt::Path;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use super::copier::Copier;
@@ -19,10 +21,11 @@ use super::descriptor::{Grant, RegionDescriptor};
 use super::error::FabricError;
 use super::gate::Gate;
 use super::identity::{Capability, Incarnation, hex};
-use super::interfaces;
 use super::memory::Buffer;
+use super::nics::{self, Nic};
 use super::peer::Peer;
-use super::provider::{Imm, Provider};
+use super::provider::Imm;
+use super::rail::Missing;
 use super::reactor::Reactor;
 use super::region::{Access, Region, RegionCore, Registered, Registrar, Registrations};
 use super::regions::Regions;
@@ -31,7 +34,7 @@ use super::settings::{Options, Settings};
 use super::shm::Shm;
 use super::socket::Socket;
 use super::stash::Stash;
-use super::tcp::{Sockets, Tcp};
+use super::tcp::Sockets;
 
 mod meeting;
 
@@ -56,7 +59,9 @@ struct Core {
     reactor: Arc<Reactor>,
     copier: Arc<Copier>,
     sockets: Arc<Sockets>,
-    providers: Vec<Arc<dyn Provider>>,
+    nics: Vec<Nic>,
+    /// The NICs that are not used, and why.
+    left_out: Vec<Missing>,
     counters: Arc<Counters>,
     sessions: Sessions,
     stop: AtomicBool,
@@ -86,7 +91,7 @@ impl Fabric {
     /// Starts to take part.
     ///
     /// # Errors
-    /// When a NIC does not exist, the address cannot be listened on, or threads cannot be had.
+    /// When a NIC that was asked for does not exist or cannot be used, the address cannot be listened on, or threads cannot be had.
     pub fn new(settings: Settings) -> Result<Self, FabricError> {
         let incarnation = Incarnation::draw()?;
         let listener = TcpListener::bind(settings.listen)
@@ -112,20 +117,20 @@ impl Fabric {
             silence: settings.silence,
         });
         let mut listeners: Vec<OwnedFd> = vec![listener.into()];
-        let mut providers: Vec<Arc<dyn Provider>> = Vec::new();
+        let mut chosen = nics::choose(&settings, &sockets)?;
         if settings.shm {
             let name = format!("crowfly-{}", hex(incarnation.as_bytes())).into_bytes();
             listeners.push(
                 listen_locally(&name)
                     .map_err(|error| FabricError::setup("listening on a Unix socket", error))?,
             );
-            providers.push(Arc::new(Shm {
+            let shm = Nic::new(Arc::new(Shm {
                 sockets: Arc::clone(&sockets),
                 copier: Arc::clone(&copier),
                 listening: name,
             }));
+            chosen.nics.insert(0, shm);
         }
-        providers.extend(choose_nics(&settings, &sockets)?);
         let (unaccepted, accepted) = sync_channel(MAX_UNACCEPTED);
         let core = Arc::new(Core {
             settings,
@@ -135,7 +140,8 @@ impl Fabric {
             reactor,
             copier,
             sockets,
-            providers,
+            nics: chosen.nics,
+            left_out: chosen.left_out,
             counters: Arc::default(),
             sessions: Sessions::default(),
             stop: AtomicBool::new(false),
@@ -177,6 +183,18 @@ impl Fabric {
         self.core.address
     }
 
+    /// The NICs in use, as engine path and name; the interface that the kernel chooses is `any`.
+    pub fn nics(&self) -> Vec<(Path, String)> {
+        let providers = self.core.nics.iter().map(|nic| &nic.provider);
+        providers.map(|p| (p.path(), p.nic().to_owned())).collect()
+    }
+
+    /// Why each NIC that this machine has and the fabric does not use is left out.
+    pub fn left_out(&self) -> Vec<Obstacle> {
+        let missing = self.core.left_out.iter();
+        missing.map(|missing| missing.obstacle.clone()).collect()
+    }
+
     /// Registers memory with all NICs. Peers can do with it what `access` allows, once they have
     /// its descriptor.
     ///
@@ -193,7 +211,7 @@ impl Fabric {
         let mut registrations = Registrations::default();
         let mut grants = Vec::new();
         let mut direct = false;
-        for provider in &self.core.providers {
+        for provider in self.core.nics.iter().map(|nic| &nic.provider) {
             let (path, nic) = (provider.path(), provider.nic().to_owned());
             match provider.register(&backing, access) {
                 Ok(registration) => {
@@ -314,53 +332,6 @@ impl Drop for Fabric {
         self.core.copier.stop();
         self.core.reactor.stop();
     }
-}
-
-/// The interfaces to use sockets by, and the further providers, as far as they are wanted.
-fn choose_nics(
-    settings: &Settings,
-    sockets: &Arc<Sockets>,
-) -> Result<Vec<Arc<dyn Provider>>, FabricError> {
-    let mut chosen: Vec<Arc<dyn Provider>> = Vec::new();
-    let tcp = |nic: String, address| {
-        Arc::new(Tcp {
-            sockets: Arc::clone(sockets),
-            nic,
-            address,
-            line_rate: None,
-            streams: settings.streams,
-        })
-    };
-    if settings.nics.is_empty() {
-        chosen.extend(settings.providers.iter().cloned());
-        chosen.push(tcp("any".into(), None));
-        return Ok(chosen);
-    }
-    for name in &settings.nics {
-        let mut known = settings.providers.iter();
-        match known.find(|provider| provider.nic() == name) {
-            Some(provider) => chosen.push(Arc::clone(provider)),
-            None => {
-                let address = interfaces::address_of(name).map_err(|error| match error {
-                    FabricError::NoSuchNic {
-                        name,
-                        mut known,
-                        suggestion,
-                    } => {
-                        known.extend(settings.providers.iter().map(|p| p.nic().to_owned()));
-                        FabricError::NoSuchNic {
-                            name,
-                            known,
-                            suggestion,
-                        }
-                    }
-                    other => other,
-                })?;
-                chosen.push(tcp(name.clone(), Some(address)));
-            }
-        }
-    }
-    Ok(chosen)
 }
 
 fn listen_locally(name: &[u8]) -> std::io::Result<OwnedFd> {

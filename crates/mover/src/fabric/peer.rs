@@ -264,7 +264,8 @@ impl Peer {
         match order {
             Ok(order) => {
                 let now = self.session.now();
-                let (flight, slot) = self.session.scheduler.start(order, now);
+                let slot = Arc::new(Slot::default());
+                let flight = self.session.scheduler.start(order, &slot, now);
                 Transfer::new(slot, canceller, flight)
             }
             Err(error) => {

@@ -22,7 +22,7 @@
 
 use std::any::Any;
 use std::fmt;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
@@ -36,6 +36,7 @@ use super::error::FabricError;
 use super::gate::Gate;
 use super::identity::Incarnation;
 use super::memory::Backing;
+use super::port::PortCount;
 use super::region::{Access, RegionCore};
 
 /// The longest message by which two endpoints find each other.
@@ -66,6 +67,25 @@ pub trait Provider: Send + Sync {
         None
     }
 
+    /// Whether it is a virtual function: a part of a device that was made for a guest.
+    fn is_virtual_function(&self) -> bool {
+        false
+    }
+
+    /// Whether a rail by it makes sense to a peer that was met there.
+    fn suits(&self, _meeting: &Meeting) -> bool {
+        true
+    }
+
+    /// How well it goes together with the peer's half of a link, of which there is the
+    /// [`Endpoint::hello`]: more is better.
+    ///
+    /// # Errors
+    /// Why they cannot be joined.
+    fn fit(&self, _theirs: &[u8], _meeting: &Meeting) -> Result<u8, String> {
+        Ok(0)
+    }
+
     /// Registers memory for real; it is undone when the answer's `keep` is dropped.
     ///
     /// # Errors
@@ -88,6 +108,8 @@ pub trait Provider: Send + Sync {
 pub struct Meeting {
     /// The acceptor's address, as the dialer reached it.
     pub address: SocketAddr,
+    /// The address of this end.
+    pub here: IpAddr,
 }
 
 /// Memory registered with a NIC.
@@ -304,9 +326,12 @@ pub trait Link: Send + Sync {
     /// Ends the link: when this returns it touches no memory any more.
     fn close(&self);
 
-    /// Bytes received and sent as the NIC's own counters have it, where there are such counters.
-    fn port_counters(&self) -> Option<(u64, u64)> {
-        None
+    /// What the NIC's own counters have counted so far.
+    ///
+    /// # Errors
+    /// Why there is nothing to read.
+    fn port_counters(&self) -> Result<PortCount, String> {
+        Err("no port carries this path".into())
     }
 }
 

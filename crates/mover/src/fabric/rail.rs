@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use crowfly_route::hop::Class;
@@ -10,15 +11,40 @@ use crowfly_route::policy::Policy;
 use crowfly_route::receipt::Path;
 use crowfly_route::units::Bytes;
 
+use super::flight::Before;
+use super::nics::Nearness;
 use super::provider::{FlightId, Imm, Link, OpId, Segment};
 
 /// A rail as it is told to the scheduler.
 pub(crate) struct Rail {
+    /// Which of the rails that the two ends agreed on; one that comes back has its old place.
+    pub slot: u16,
     pub path: Path,
     pub nic: String,
-    /// Share of the load, relative to the other rails.
+    /// What it can carry relative to the other rails of its path; bytes per second where known.
     pub weight: f64,
+    /// How far its NIC is from where memory can be.
+    pub nearness: Arc<Nearness>,
+    /// What its NIC has in flight, to this peer and to others.
+    pub load: Arc<NicLoad>,
     pub link: Arc<dyn Link>,
+}
+
+/// Bytes that a NIC has in flight to all peers together.
+#[derive(Debug, Default)]
+pub(crate) struct NicLoad(AtomicU64);
+
+impl NicLoad {
+    pub(crate) fn bytes(&self) -> u64 {
+        self.0.load(Ordering::Relaxed)
+    }
+}
+
+/// A rail that the two ends do not have.
+#[derive(Clone, Debug)]
+pub(crate) struct Missing {
+    pub path: Path,
+    pub obstacle: Obstacle,
 }
 
 /// What went by one rail so far.
@@ -34,6 +60,15 @@ pub struct RailTotals {
     pub failed_ops: u64,
 }
 
+impl std::ops::AddAssign for RailTotals {
+    fn add_assign(&mut self, other: Self) {
+        self.written += other.written;
+        self.read += other.read;
+        self.ops += other.ops;
+        self.failed_ops += other.failed_ops;
+    }
+}
+
 /// The running totals of one rail.
 #[derive(Clone, Debug, serde::Serialize)]
 pub struct RailReport {
@@ -43,8 +78,20 @@ pub struct RailReport {
     pub nic: String,
     /// Why it is down, if it is.
     pub down: Option<String>,
+    /// How often it came back after it was down.
+    pub returns: u64,
     /// What went by it.
     pub totals: RailTotals,
+}
+
+impl RailReport {
+    /// The account of the same rail after it came back.
+    pub(crate) fn followed_by(&mut self, later: Self) {
+        self.totals += later.totals;
+        self.returns += later.returns;
+        self.down = later.down;
+        self.nic = later.nic;
+    }
 }
 
 /// What the scheduler knows of a rail.
@@ -53,12 +100,91 @@ pub(crate) struct RailState {
     pub class: Class,
     pub down: Option<String>,
     pub ops: HashMap<OpId, InFlight>,
-    pub bytes: u64,
+    bytes: u64,
     pub full: bool,
+    /// How often it came back, and what went by it before it last did.
+    pub returns: u64,
+    earlier: RailTotals,
     pub totals: RailTotals,
 }
 
 impl RailState {
+    pub(crate) fn new(rail: Rail, class: Class) -> Self {
+        Self {
+            rail,
+            class,
+            down: None,
+            ops: HashMap::new(),
+            bytes: 0,
+            full: false,
+            returns: 0,
+            earlier: RailTotals::default(),
+            totals: RailTotals::default(),
+        }
+    }
+
+    /// Bytes in flight.
+    pub(crate) const fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    /// The link has the op.
+    pub(crate) fn took(&mut self, op: OpId, entry: InFlight) {
+        self.bytes += entry.bytes;
+        self.rail.load.0.fetch_add(entry.bytes, Ordering::Relaxed);
+        self.ops.insert(op, entry);
+    }
+
+    /// The link does not have the op any more.
+    pub(crate) fn gave_back(&mut self, op: OpId) -> Option<InFlight> {
+        let entry = self.ops.remove(&op)?;
+        self.bytes -= entry.bytes;
+        self.rail.load.0.fetch_sub(entry.bytes, Ordering::Relaxed);
+        self.full = false;
+        Some(entry)
+    }
+
+    /// The link has nothing any more. In the order they were posted: a run that is repeated is the
+    /// same run.
+    pub(crate) fn dropped_all(&mut self) -> Vec<(OpId, InFlight)> {
+        let mut dropped: Vec<(OpId, InFlight)> = self.ops.drain().collect();
+        dropped.sort_by_key(|(op, _)| *op);
+        self.rail.load.0.fetch_sub(self.bytes, Ordering::Relaxed);
+        self.bytes = 0;
+        self.full = false;
+        dropped
+    }
+
+    /// What it had moved and used so far; with a look at its port's counters if `look`.
+    pub(crate) fn before(&self, look: bool) -> Before {
+        Before {
+            cpu: self.rail.link.cpu(),
+            moved: self.moved(),
+            port: look.then(|| self.rail.link.port_counters()),
+        }
+    }
+
+    /// Takes over the account of the rail it follows.
+    pub(crate) fn follows(&mut self, old: Option<Self>) {
+        if let Some(old) = old {
+            self.earlier += old.earlier;
+            self.earlier += old.totals;
+            self.returns += old.returns;
+        }
+    }
+
+    pub(crate) fn report(&self) -> RailReport {
+        let mut totals = self.earlier;
+        totals += self.totals;
+        RailReport {
+            path: self.rail.path,
+            nic: self.rail.nic.clone(),
+            down: self.down.clone(),
+            returns: self.returns,
+            totals,
+        }
+    }
+
     /// Whether another op of any size could be posted.
     pub(crate) fn has_room(&self) -> bool {
         let limits = self.rail.link.limits();

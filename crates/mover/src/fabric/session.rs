@@ -119,7 +119,7 @@ impl Session {
 
     /// Takes a rail out of use.
     pub(crate) fn break_rail(&self, index: usize) {
-        if let Some(rail) = self.scheduler.rail_at(index) {
+        if let Some((_, rail)) = self.scheduler.rail_at(index) {
             let why = "it was taken out of use";
             self.scheduler.down(rail, why, self.now());
         }

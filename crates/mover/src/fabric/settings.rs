@@ -6,8 +6,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crowfly_route::policy::Policy;
+use crowfly_route::topology::Topology;
 
 use super::identity::SharedKey;
+use super::nics::NicFilter;
 use super::provider::{DEFAULT_DEADLINE, Provider};
 
 /// Streams by peer and interface when nobody says. Assumed: enough that both ends' kernels work in
@@ -23,9 +25,11 @@ pub struct Settings {
     pub key: SharedKey,
     /// Where to listen; loopback and any port unless told otherwise.
     pub listen: SocketAddr,
-    /// The NICs to use, by name; all providers and the kernel's choice of interface when empty.
-    /// A name that does not exist is an error.
-    pub nics: Vec<String>,
+    /// The NICs to use. When it is empty: all providers that are fit, the interface that the kernel
+    /// chooses, and where there are several fast ones, those as well.
+    pub nics: NicFilter,
+    /// The machine, so that memory goes by the NICs nearest to it; all are as near when `None`.
+    pub topology: Option<Arc<Topology>>,
     /// Whether memory is shared with processes of this host.
     pub shm: bool,
     /// Streams for each peer and interface.
@@ -45,7 +49,7 @@ impl fmt::Debug for Settings {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Settings")
             .field("listen", &self.listen)
-            .field("nics", &self.nics)
+            .field("nics", &self.nics.to_string())
             .field("shm", &self.shm)
             .field("streams", &self.streams)
             .field("policy", &self.policy)
@@ -59,7 +63,8 @@ impl Settings {
         Self {
             key,
             listen: SocketAddr::from((Ipv4Addr::LOCALHOST, 0)),
-            nics: Vec::new(),
+            nics: NicFilter::default(),
+            topology: None,
             shm: true,
             streams: STREAMS,
             threads: None,

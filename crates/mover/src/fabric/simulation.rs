@@ -1,8 +1,9 @@
 //! The production scheduler over simulated links: a seed decides when ops end and how, which rails
-//! break, what is cancelled, and what hangs for ever. Time is virtual, so thousands of seeds run in
+//! break and which come back, what is cancelled, and what hangs for ever. Time is virtual, so thousands of seeds run in
 //! seconds.
 //!
-//! `CROWFLY_SIM_SEEDS=10000 cargo test -p crowfly-mover --lib fabric::simulation` runs more.
+//! Each run of the tests goes through [`SEEDS`], and a nightly one (`just simulate`) through
+//! [`NIGHTLY_SEEDS`] and as many as `CROWFLY_SIM_SEEDS` says.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::{Arc, Mutex};
@@ -20,16 +21,21 @@ use super::flight::{Order, Run};
 use super::gate::Gate;
 use super::identity::{Capability, Incarnation};
 use super::memory::Buffer;
+use super::nics::Nearness;
 use super::provider::{
     FlightId, Imm, Limits, Link, Op, OpError, OpId, Posted, RailId, Refusal, Release, Verb,
 };
-use super::rail::Rail;
+use super::rail::{NicLoad, Rail};
 use super::region::{Access, RegionCore, Registrations};
 use super::scheduler::Scheduler;
 use super::transfer::{Canceller, Outcome, Slot, Transfer};
 
 /// Seeds when nobody says how many.
 const SEEDS: u64 = 400;
+/// Seeds of the nightly run when nobody says how many.
+const NIGHTLY_SEEDS: u64 = 10_000;
+/// How long a rail that broke is away at the most, in steps.
+const AWAY: u64 = 60;
 const LEN: usize = 1 << 16;
 const STEP: Duration = Duration::from_millis(10);
 /// How much later than its deadline a transfer may end: a link that does not let go is closed after
@@ -70,6 +76,8 @@ struct Links {
     dice: Dice,
     held: BTreeMap<(RailId, OpId), (Op, Duration, Fate)>,
     closed: BTreeSet<RailId>,
+    /// Places of rails that broke, and when they come back.
+    away: Vec<(u16, RailId, Duration)>,
     now: Duration,
     remote: Remote,
 }
@@ -228,6 +236,7 @@ fn run(seed: u64) -> BTreeMap<&'static str, u64> {
         dice: Dice(seed),
         held: BTreeMap::new(),
         closed: BTreeSet::new(),
+        away: Vec::new(),
         now: Duration::ZERO,
         remote: Remote {
             bytes: vec![0xaa; LEN],
@@ -236,26 +245,11 @@ fn run(seed: u64) -> BTreeMap<&'static str, u64> {
     }));
     let mut dice = Dice(seed ^ 0x5eed);
     let scheduler = Arc::new(Scheduler::new(Incarnation::from_bytes([9; 16])));
-    for rail in 0..1 + dice.roll(3) as u32 {
-        let link = SimLink {
-            id: RailId(rail),
-            limits: Limits {
-                op_bytes: 1 << (8 + dice.roll(8)),
-                segments: 1 + dice.roll(4) as usize,
-                ops: 1 + dice.roll(6) as usize,
-                bytes: 1 << (10 + dice.roll(8)),
-                imm_once: true,
-            },
-            slow_release: dice.roll(2) == 0,
-            world: Arc::clone(&world),
-        };
-        let rail_state = Rail {
-            path: Path::Verbs,
-            nic: format!("sim{rail}"),
-            weight: 1.0 + dice.roll(3) as f64,
-            link: Arc::new(link),
-        };
-        scheduler.add_rail(RailId(rail), rail_state, Class::Direct);
+    let load: Arc<NicLoad> = Arc::default();
+    for slot in 0..1 + dice.roll(3) as u16 {
+        let id = RailId(u32::from(slot));
+        let rail = rail(slot, id, &mut dice, &load, &world);
+        scheduler.add_rail(id, rail, Class::Direct);
     }
     let local = region(seed);
     let mut source = vec![0; LEN];
@@ -289,6 +283,7 @@ fn run(seed: u64) -> BTreeMap<&'static str, u64> {
         }
         now += STEP;
         end_ops(&world, &scheduler, now);
+        bring_back(&world, &scheduler, &mut dice, &load, now);
         scheduler.tick(now);
         let (ended, going): (Vec<_>, Vec<_>) = running
             .into_iter()
@@ -306,12 +301,73 @@ fn run(seed: u64) -> BTreeMap<&'static str, u64> {
         }
     }
     assert_eq!(scheduler.under_way(), 0, "seed {seed}");
+    assert_eq!(load.bytes(), 0, "seed {seed}: the load of ended transfers");
+    let returns = scheduler.report().iter().map(|rail| rail.returns).sum();
+    outcomes.insert("returned", returns);
     let left = world.lock().expect("no panic").held.len();
     assert_eq!(
         left, 0,
         "seed {seed}: links hold ops of transfers that ended"
     );
     outcomes
+}
+
+fn rail(
+    slot: u16,
+    id: RailId,
+    dice: &mut Dice,
+    load: &Arc<NicLoad>,
+    world: &Arc<Mutex<Links>>,
+) -> Rail {
+    let link = SimLink {
+        id,
+        limits: Limits {
+            op_bytes: 1 << (8 + dice.roll(8)),
+            segments: 1 + dice.roll(4) as usize,
+            ops: 1 + dice.roll(6) as usize,
+            bytes: 1 << (10 + dice.roll(8)),
+            imm_once: true,
+        },
+        slow_release: dice.roll(2) == 0,
+        world: Arc::clone(world),
+    };
+    Rail {
+        slot,
+        path: Path::Verbs,
+        nic: format!("sim{slot}"),
+        weight: 1.0 + dice.roll(3) as f64,
+        nearness: Arc::new(Nearness::default()),
+        load: Arc::clone(load),
+        link: Arc::new(link),
+    }
+}
+
+/// Rails that were away long enough come back by new links; the old ones may have a last word.
+fn bring_back(
+    world: &Arc<Mutex<Links>>,
+    scheduler: &Scheduler,
+    dice: &mut Dice,
+    load: &Arc<NicLoad>,
+    now: Duration,
+) {
+    let mut links = world.lock().expect("no panic");
+    let (due, away) = std::mem::take(&mut links.away)
+        .into_iter()
+        .partition(|(_, _, at)| *at <= now);
+    links.away = away;
+    let due: Vec<(u16, RailId, Duration)> = due;
+    let mut next = links.closed.len() as u32;
+    drop(links);
+    for (slot, old, _) in due {
+        next += 1;
+        // A number that no rail had: each closed one had a smaller.
+        let id = RailId(100 * next + u32::from(slot));
+        let rail = rail(slot, id, dice, load, world);
+        scheduler.came_back(id, rail, Class::Direct, now);
+        if dice.roll(4) == 0 {
+            scheduler.down(old, "its second stream broke as well", now);
+        }
+    }
 }
 
 fn start(
@@ -351,7 +407,8 @@ fn start(
         policy: Policy::Prefer,
         allowed,
     };
-    let (id, slot): (FlightId, Arc<Slot>) = scheduler.start(order, now);
+    let slot = Arc::new(Slot::default());
+    let id = scheduler.start(order, &slot, now);
     let canceller: Arc<dyn Canceller> = scheduler.clone();
     Voyage {
         transfer: Transfer::new(slot, Arc::downgrade(&canceller), id),
@@ -389,7 +446,18 @@ fn end_ops(world: &Arc<Mutex<Links>>, scheduler: &Scheduler, now: Duration) {
         }
         drop(links);
         match fate {
-            Fate::BreaksRail => scheduler.down(rail, "the cable was cut", now),
+            Fate::BreaksRail => {
+                scheduler.down(rail, "the cable was cut", now);
+                let places = scheduler.down_slots();
+                let mut links = world.lock().expect("no panic");
+                let known = |slot: u16| links.away.iter().any(|(away, ..)| *away == slot);
+                let slot = places.into_iter().find(|slot| !known(*slot));
+                let back = now + STEP * links.dice.roll(AWAY) as u32;
+                // Some stay away for good.
+                if let Some(slot) = slot.filter(|_| links.dice.roll(3) != 0) {
+                    links.away.push((slot, rail, back));
+                }
+            }
             Fate::Refused => {
                 let error = FabricError::NotAllowed { what: "this" };
                 scheduler.completed(rail, id, Err(OpError::Op(error)), now);
@@ -456,8 +524,19 @@ fn judge(
 
 #[test]
 fn whatever_a_seed_does_every_transfer_ends_in_time_and_whole_or_with_its_error() {
+    sail(SEEDS);
+}
+
+#[test]
+#[ignore = "a nightly run of many seeds: `just simulate`"]
+fn whatever_many_seeds_do_every_transfer_ends_in_time_and_whole_or_with_its_error() {
     let seeds = std::env::var("CROWFLY_SIM_SEEDS").ok();
-    let seeds: u64 = seeds.map_or(SEEDS, |text| text.parse().expect("a number of seeds"));
+    sail(seeds.map_or(NIGHTLY_SEEDS, |text| {
+        text.parse().expect("a number of seeds")
+    }));
+}
+
+fn sail(seeds: u64) {
     let mut sum: HashMap<&'static str, u64> = HashMap::new();
     for seed in 0..seeds {
         for (code, count) in run(seed) {
@@ -465,7 +544,14 @@ fn whatever_a_seed_does_every_transfer_ends_in_time_and_whole_or_with_its_error(
         }
     }
     // A simulation in which nothing ever goes wrong, or right, would prove nothing.
-    for code in ["done", "cancelled", "deadline", "refused", "lost"] {
+    for code in [
+        "done",
+        "cancelled",
+        "deadline",
+        "refused",
+        "lost",
+        "returned",
+    ] {
         assert!(
             sum.get(code).is_some_and(|count| *count > seeds / 100),
             "{code}: {sum:?}"

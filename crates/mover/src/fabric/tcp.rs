@@ -2,15 +2,18 @@
 //! streams. Bytes go from the kernel's socket buffer straight into the region they are for.
 
 use std::collections::{HashMap, VecDeque};
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use crowfly_route::hop::{Carrier, Class, CpuWork, Crossing, Hop, HostUse, LinkKind, Route};
+use crowfly_route::hop::{
+    Capacity, Carrier, Class, CpuWork, Crossing, Hop, HostUse, LinkKind, Provenance, Route,
+};
 use crowfly_route::obstacle::{Code, Fix, Obstacle};
 use crowfly_route::place::Place;
 use crowfly_route::receipt::{CpuSeconds, Path};
+use crowfly_route::units::BytesPerSecond;
 
 use super::conn::{Conn, Frame, Handler, Incoming, Landing};
 use super::descriptor::RegionDescriptor;
@@ -19,8 +22,9 @@ use super::fields::{Reader, Writer};
 use super::handshake::{self, Agreed, Purpose, TOKEN};
 use super::hops::{bare, stop};
 use super::identity::{Incarnation, SharedKey};
-use super::interfaces;
+use super::interfaces::{self, Address};
 use super::memory::{Backing, Span};
+use super::port::PortCount;
 use super::provider::{
     Endpoint, Joining, Limits, Link, Meeting, Op, OpError, OpId, Posted, Provider, RailId, Refusal,
     Registration, Release, Role, Verb, counted,
@@ -32,11 +36,15 @@ use super::socket::Socket;
 use super::stash::{Expected, MAX_STREAMS, Stash, await_kept};
 use super::wire::{self, Header, Kind, MAX_SEGMENTS, Status, Violation};
 
+mod pairing;
+
 /// The most bytes of one op: large enough that its frame costs little, small enough that several
 /// streams share a transfer and that a cancelled one ends soon.
 const OP_BYTES: u32 = 1 << 20;
 /// Ops in flight by stream: enough for the streams never to run dry between two answers.
 const OPS_PER_STREAM: usize = 32;
+/// The time that connecting one rail may take.
+const RAIL_TIME: Duration = Duration::from_secs(2);
 /// The word by which the kernel knows an interface that never leaves the host.
 const LOOPBACK: &str = "lo";
 
@@ -55,8 +63,12 @@ pub(crate) struct Tcp {
     pub sockets: Arc<Sockets>,
     pub nic: String,
     /// The local address of the interface; the kernel's choice when `None`.
-    pub address: Option<IpAddr>,
-    /// Bits per second that the interface says.
+    pub source: Option<Address>,
+    /// Whether the user named the interface, so that it is used whatever its subnet.
+    pub asked: bool,
+    /// Whether this process listens on all of its addresses.
+    pub everywhere: bool,
+    /// Bytes per second that the interface says.
     pub line_rate: Option<f64>,
     pub streams: usize,
 }
@@ -76,6 +88,37 @@ impl Provider for Tcp {
 
     fn line_rate(&self) -> Option<f64> {
         self.line_rate
+    }
+
+    fn suits(&self, meeting: &Meeting) -> bool {
+        // What the kernel chose carries the rail that names no interface.
+        self.asked
+            || self.source.is_none_or(|source| {
+                !meeting.address.ip().is_loopback() && source.ip != meeting.here
+            })
+    }
+
+    fn fit(&self, theirs: &[u8], meeting: &Meeting) -> Result<u8, String> {
+        const SAME_KIND: u8 = 2;
+        let theirs = pairing::Source::decode(theirs).ok_or("a malformed address of a rail")?;
+        let Some((address, asked)) = theirs.named else {
+            return match (&self.source, self.asked) {
+                (None, _) => Ok(SAME_KIND),
+                (Some(_), true) => Ok(0),
+                (Some(_), false) => Err("it is another rail's".into()),
+            };
+        };
+        let own = self.source.map_or(meeting.here, |source| source.ip);
+        if address.reaches(own) && (self.source.is_none() || self.everywhere || self.asked) {
+            return Ok(SAME_KIND - u8::from(self.source.is_none()));
+        }
+        if (asked || self.asked) && address.ip.is_ipv4() == own.is_ipv4() {
+            return Ok(0);
+        }
+        Err(format!(
+            "{} of the other end is not of the subnet of {}",
+            self.nic, address.ip
+        ))
     }
 
     fn register(&self, memory: &Arc<Backing>, _: Access) -> Result<Registration, Vec<Obstacle>> {
@@ -108,7 +151,9 @@ impl Provider for Tcp {
         Ok(Box::new(TcpEndpoint {
             sockets: Arc::clone(&self.sockets),
             nic: self.nic.clone(),
-            source: self.address,
+            source: self.source,
+            asked: self.asked,
+            line_rate: self.line_rate,
             reached: meeting.address,
             streams: self.streams.clamp(1, MAX_STREAMS),
             expected,
@@ -119,7 +164,9 @@ impl Provider for Tcp {
 struct TcpEndpoint {
     sockets: Arc<Sockets>,
     nic: String,
-    source: Option<IpAddr>,
+    source: Option<Address>,
+    asked: bool,
+    line_rate: Option<f64>,
     reached: SocketAddr,
     streams: usize,
     expected: Option<Expected>,
@@ -128,12 +175,13 @@ struct TcpEndpoint {
 impl Endpoint for TcpEndpoint {
     fn hello(&self) -> Vec<u8> {
         let Some(expected) = &self.expected else {
-            return Vec::new();
+            let named = self.source.map(|address| (address, self.asked));
+            return pairing::Source { named }.encode();
         };
         let mut out = Writer::default();
         let own = self
             .source
-            .map(|address| SocketAddr::new(address, self.reached.port()).to_string());
+            .map(|address| SocketAddr::new(address.ip, self.reached.port()).to_string());
         out.raw(&expected.token)
             .bytes(own.unwrap_or_default().as_bytes());
         out.finish()
@@ -166,6 +214,7 @@ impl Endpoint for TcpEndpoint {
         let link = Arc::new(TcpLink {
             conns,
             nic,
+            line_rate: self.line_rate,
             peer: joining.peer,
             rail: joining.rail,
             events: joining.events,
@@ -198,14 +247,15 @@ impl TcpEndpoint {
             ));
         };
         let name = SocketAddr::to_string(&address);
+        // A way that leads nowhere must not take the time of all the others.
+        let deadline = joining.deadline.min(Instant::now() + RAIL_TIME);
         let mut streams = Vec::with_capacity(self.streams);
         for _ in 0..self.streams {
-            let socket = Socket::dial(address, self.source, joining.deadline)
+            let socket = Socket::dial(address, self.source.map(|own| own.ip), deadline)
                 .map_err(|error| handshake::unreachable(&name, error))?;
             let (purpose, key) = (Purpose::Rail, &self.sockets.key);
-            let agreed = handshake::dial(&socket, key, purpose, token, &name, joining.deadline)?;
-            await_kept(&socket, joining.deadline)
-                .map_err(|error| handshake::unreachable(&name, error))?;
+            let agreed = handshake::dial(&socket, key, purpose, token, &name, deadline)?;
+            await_kept(&socket, deadline).map_err(|error| handshake::unreachable(&name, error))?;
             streams.push((socket, agreed));
         }
         Ok(streams)
@@ -222,6 +272,7 @@ struct Pending {
 struct TcpLink {
     conns: Vec<Arc<Conn>>,
     nic: String,
+    line_rate: Option<f64>,
     peer: Incarnation,
     rail: RailId,
     events: Weak<dyn super::provider::Events>,
@@ -451,7 +502,7 @@ impl Link for TcpLink {
     }
 
     fn route(&self, _: Verb, from: Place, to: Place) -> Route {
-        route(&self.nic, from, to)
+        route(&self.nic, self.line_rate, from, to)
     }
 
     fn post(&self, op: Op) -> Result<Posted, Refusal> {
@@ -510,6 +561,10 @@ impl Link for TcpLink {
         })
     }
 
+    fn port_counters(&self) -> Result<PortCount, String> {
+        PortCount::of_interface(&self.nic)
+    }
+
     fn close(&self) {
         for conn in &self.conns {
             conn.close();
@@ -519,7 +574,7 @@ impl Link for TcpLink {
 }
 
 /// The hops by way of sockets.
-fn route(nic: &str, from: Place, to: Place) -> Route {
+fn route(nic: &str, rate: Option<f64>, from: Place, to: Place) -> Route {
     let copy = || Carrier::Cpu {
         work: CpuWork::KernelCopy,
     };
@@ -535,7 +590,7 @@ fn route(nic: &str, from: Place, to: Place) -> Route {
     let cable = Crossing {
         link: nic.to_owned(),
         kind: LinkKind::Network,
-        rate: None,
+        rate: rate.map(BytesPerSecond),
         degraded: false,
     };
     let wire = Carrier::Wire {
@@ -543,6 +598,10 @@ fn route(nic: &str, from: Place, to: Place) -> Route {
     };
     let wire = Hop {
         crosses: vec![cable],
+        capacity: rate.map(|rate| Capacity {
+            rate: BytesPerSecond(rate),
+            provenance: Provenance::LinkRate(format!("{nic}, as its driver reports it")),
+        }),
         ..bare(out.clone(), back.clone(), wire)
     };
     let hops = vec![
@@ -566,8 +625,14 @@ mod tests {
 
     #[test]
     fn the_route_by_sockets_is_of_the_class_socket_and_touched_twice_by_the_cpu() {
-        let route = route("eth0", Place::Host(None), Place::Remote(Memory::Host(None)));
+        let route = route(
+            "eth0",
+            Some(12.5e9),
+            Place::Host(None),
+            Place::Remote(Memory::Host(None)),
+        );
         assert_eq!(route.class(), Class::Socket);
+        assert_eq!(route.ceiling().map(|c| c.capacity.rate.0), Some(12.5e9));
         assert_eq!(route.counters().cpu_touches, 2);
     }
 }

@@ -23,6 +23,40 @@ pub struct NicShare {
     pub nic: String,
     /// Bytes of the transfer that it moved.
     pub bytes: Bytes,
+    /// What the port's own counters say to that.
+    pub checked: Checked,
+}
+
+/// What a port's own counters say of the bytes that are said to have gone by it.
+#[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]
+#[serde(rename_all = "kebab-case", tag = "state")]
+pub enum Checked {
+    /// They counted at least as many; headers and others' bytes come on top.
+    Agrees {
+        /// Bytes that the port counted in that time and direction.
+        counted: Bytes,
+    },
+    /// They counted fewer: the bytes went another way, or the driver counts late.
+    Disagrees {
+        /// Bytes that the port counted in that time and direction.
+        counted: Bytes,
+    },
+    /// There is nothing to compare with.
+    Unavailable {
+        /// Why not.
+        why: String,
+    },
+}
+
+/// A rail that could have carried a transfer and was not used.
+#[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]
+pub struct LeftOut {
+    /// The engine path.
+    pub path: Path,
+    /// The NIC on this host.
+    pub nic: String,
+    /// Why it was not used.
+    pub why: String,
 }
 
 /// What a finished transfer did.
@@ -34,6 +68,8 @@ pub struct Delivery {
     pub receipt: Receipt,
     /// The same bytes by NIC.
     pub nics: Vec<NicShare>,
+    /// Rails of the same path that were not used, and why not.
+    pub left_out: Vec<LeftOut>,
 }
 
 /// The end of a transfer.
@@ -72,6 +108,14 @@ impl<T> Slot<T> {
     pub(crate) fn is_put(&self) -> bool {
         let state = self.state();
         state.outcome.is_some() || state.taken
+    }
+
+    /// The end, if it has come and nobody took it.
+    #[cfg(test)]
+    pub(crate) fn take(&self) -> Option<Outcome<T>> {
+        let mut state = self.state();
+        state.taken |= state.outcome.is_some();
+        state.outcome.take()
     }
 
     pub(crate) fn put(&self, outcome: Outcome<T>) {

@@ -21,6 +21,7 @@ use crowfly_route::receipt::Path;
 use self::endpoint::VerbsEndpoint;
 use self::pump::Pump;
 use super::memory::Backing;
+use super::port::PortCount;
 use super::provider::{Endpoint, Meeting, Provider, Registration, Role};
 use super::region::Access;
 
@@ -213,16 +214,8 @@ impl NicCore {
         Ok(usable)
     }
 
-    /// Bytes received and sent by the port, where the device counts them. The counters are in
-    /// units of four bytes (InfiniBand specification, PortCounters).
-    fn counters(&self) -> Option<(u64, u64)> {
-        let (device, port) = (self.context.name(), self.port.number);
-        let count = |name: &str| {
-            let at = format!("/sys/class/infiniband/{device}/ports/{port}/counters/{name}");
-            let text = std::fs::read_to_string(at).ok()?;
-            text.trim().parse::<u64>().ok()?.checked_mul(4)
-        };
-        Some((count("port_rcv_data")?, count("port_xmit_data")?))
+    fn counters(&self) -> Result<PortCount, String> {
+        PortCount::of_rdma_port(self.context.name(), self.port.number)
     }
 
     fn refused(&self, error: &VerbsError) -> Obstacle {
@@ -266,6 +259,23 @@ impl Provider for VerbsNic {
     fn line_rate(&self) -> Option<f64> {
         let bits = self.core.context.rate(self.core.port.number)?;
         (!self.core.software).then_some(bits / 8.0)
+    }
+
+    fn is_virtual_function(&self) -> bool {
+        let device = self.core.context.name();
+        std::path::Path::new("/sys/class/infiniband")
+            .join(device)
+            .join("device/physfn")
+            .exists()
+    }
+
+    fn fit(&self, theirs: &[u8], _: &Meeting) -> Result<u8, String> {
+        let core = &self.core;
+        let theirs = hello::Hello::from_bytes(theirs)?;
+        let ours = core.addresses().map_err(|error| error.to_string())?;
+        let infiniband = core.port.link_layer == LinkLayer::InfiniBand;
+        endpoint::joined_by(infiniband, &ours, &theirs)
+            .map_err(|why| format!("{} of the other end: {why}", core.name))
     }
 
     fn register(

@@ -1,10 +1,11 @@
 //! How two processes become peers: the greeting, the offers of rails, and the session that comes of it.
 
+use std::cmp::Reverse;
+use std::collections::BTreeMap;
 use std::net::{SocketAddr, ToSocketAddrs};
 use std::sync::{Arc, Weak};
 use std::time::Instant;
 
-use crowfly_route::hop::Class;
 use crowfly_route::obstacle::{Code, Obstacle};
 use crowfly_route::policy::Policy;
 
@@ -12,11 +13,12 @@ use super::{Core, HANDSHAKE};
 use crate::fabric::conn::Conn;
 use crate::fabric::error::FabricError;
 use crate::fabric::handshake::{self, Purpose, TOKEN, protocol, unreachable};
-use crate::fabric::hello::{Hello, MAX_RAILS, Offer, Talk, decode_joined, encode_joined};
+use crate::fabric::hello::{Declined, Hello, MAX_RAILS, Offer, Talk, decode_joined, encode_joined};
 use crate::fabric::identity::Incarnation;
+use crate::fabric::nics::{self, Nearness, Nic, no_meeting};
 use crate::fabric::peer::Peer;
 use crate::fabric::provider::{Endpoint, Events, Joining, Link, Meeting, RailId, Role};
-use crate::fabric::rail::Rail;
+use crate::fabric::rail::{Missing, Rail};
 use crate::fabric::session::Session;
 use crate::fabric::settings::Options;
 use crate::fabric::shm;
@@ -80,23 +82,34 @@ impl Core {
         let token = [0; TOKEN];
         let (key, purpose) = (&self.settings.key, Purpose::Control);
         let agreed = handshake::dial(&socket, key, purpose, token, address, deadline)?;
+        let here = socket.local_address().unwrap_or(self.address).ip();
         let mut talk = Talk::new(socket, agreed, address.to_owned(), deadline);
 
-        let meeting = Meeting { address: target };
-        let mut obstacles = Vec::new();
-        let mut endpoints: Vec<Option<Box<dyn Endpoint>>> = Vec::new();
+        let meeting = Meeting {
+            address: target,
+            here,
+        };
+        let mut missing = self.left_out.clone();
+        let mut endpoints: BTreeMap<u16, (&Nic, Box<dyn Endpoint>)> = BTreeMap::new();
         let mut offers = Vec::new();
-        for (index, provider) in self.providers.iter().take(MAX_RAILS).enumerate() {
-            let endpoint = provider.endpoint(Role::Dialer, &meeting);
-            if let Ok(endpoint) = &endpoint {
-                offers.push(Offer {
-                    index: index as u16,
+        let suiting = self.nics.iter().filter(|nic| nic.provider.suits(&meeting));
+        for (index, nic) in (0u16..).zip(suiting.take(MAX_RAILS)) {
+            let provider = &nic.provider;
+            match provider.endpoint(Role::Dialer, &meeting) {
+                Ok(endpoint) => {
+                    offers.push(Offer {
+                        index,
+                        path: provider.path(),
+                        nic: provider.nic().to_owned(),
+                        endpoint: endpoint.hello(),
+                    });
+                    endpoints.insert(index, (nic, endpoint));
+                }
+                Err(obstacle) => missing.push(Missing {
                     path: provider.path(),
-                    nic: provider.nic().to_owned(),
-                    endpoint: endpoint.hello(),
-                });
+                    obstacle,
+                }),
             }
-            endpoints.push(endpoint.map_err(|obstacle| obstacles.push(obstacle)).ok());
         }
         let incarnation = self.incarnation;
         talk.say(
@@ -104,6 +117,7 @@ impl Core {
             &Hello {
                 incarnation,
                 offers,
+                declined: Vec::new(),
             }
             .encode(),
         )?;
@@ -113,22 +127,28 @@ impl Core {
         let session = self.session(theirs.incarnation, address);
         let mut joined = Vec::new();
         for offer in &theirs.offers {
-            let slot = endpoints.get_mut(usize::from(offer.index));
-            let Some(endpoint) = slot.and_then(Option::take) else {
+            let Some((nic, endpoint)) = endpoints.remove(&offer.index) else {
                 continue;
             };
             match endpoint.join(&offer.endpoint, joining(&session, offer.index, deadline)) {
-                Ok(link) => joined.push((offer.index, link)),
-                Err(error) => obstacles.push(not_joined(offer, &error)),
+                Ok(link) => joined.push((offer.index, nic, link)),
+                Err(error) => missing.push(not_joined(offer, &error)),
             }
         }
-        let numbers: Vec<u16> = joined.iter().map(|(index, _)| *index).collect();
+        for (index, (nic, _)) in &endpoints {
+            let mut declined = theirs.declined.iter();
+            let why = declined.find(|declined| declined.index == *index);
+            let why = why.map_or("it did not say why", |declined| declined.why.as_str());
+            let provider = &nic.provider;
+            missing.push(no_meeting(provider.path(), provider.nic(), why));
+        }
+        let numbers: Vec<u16> = joined.iter().map(|(index, ..)| *index).collect();
         talk.say(Kind::Ready, &encode_joined(&numbers))?;
         let both = decode_joined(&talk.hear(Kind::Ready)?)
             .ok_or(protocol(address, "a malformed list of rails"))?;
         self.open(&session, joined, &both);
         let policy = options.policy.unwrap_or(self.settings.policy);
-        self.finish(&session, talk, policy, obstacles)
+        self.finish(&session, talk, policy, missing)
     }
 
     /// The acceptor's side of setting a session up.
@@ -137,20 +157,31 @@ impl Core {
         let deadline = talk.deadline;
         let theirs = Hello::decode(&talk.hear(Kind::Hello)?)
             .ok_or(protocol(&address, "a malformed greeting"))?;
-        let meeting = Meeting { address: here };
-        let mut obstacles = Vec::new();
+        let meeting = Meeting {
+            address: here,
+            here: here.ip(),
+        };
+        let mut missing = self.left_out.clone();
         let mut endpoints = Vec::new();
         let mut offers = Vec::new();
-        let mut turns: std::collections::BTreeMap<_, usize> = std::collections::BTreeMap::new();
+        let mut declined = Vec::new();
+        let mut dealt: BTreeMap<usize, usize> = BTreeMap::new();
         for offer in &theirs.offers {
-            // The dialer's NICs of a path are dealt out over this end's, in turn.
-            let fitting = self.providers.iter().filter(|p| p.path() == offer.path);
-            let fitting: Vec<_> = fitting.collect();
-            let turn = turns.entry(offer.path).or_default();
-            let Some(provider) = fitting.get(*turn % fitting.len().max(1)) else {
-                continue;
+            let (at, nic) = match self.partner(offer, &meeting, &dealt) {
+                Ok(partner) => partner,
+                Err(why) => {
+                    missing.push(no_meeting(
+                        offer.path,
+                        &format!("the peer's {}", offer.nic),
+                        &why,
+                    ));
+                    let index = offer.index;
+                    declined.push(Declined { index, why });
+                    continue;
+                }
             };
-            *turn += 1;
+            *dealt.entry(at).or_default() += 1;
+            let provider = &nic.provider;
             match provider.endpoint(Role::Acceptor, &meeting) {
                 Ok(endpoint) => {
                     offers.push(Offer {
@@ -159,34 +190,69 @@ impl Core {
                         nic: provider.nic().to_owned(),
                         endpoint: endpoint.hello(),
                     });
-                    endpoints.push((offer.clone(), endpoint));
+                    endpoints.push((offer.clone(), nic, endpoint));
                 }
-                Err(obstacle) => obstacles.push(obstacle),
+                Err(obstacle) => {
+                    declined.push(Declined {
+                        index: offer.index,
+                        why: obstacle.summary.clone(),
+                    });
+                    missing.push(Missing {
+                        path: provider.path(),
+                        obstacle,
+                    });
+                }
             }
         }
         let incarnation = self.incarnation;
         let hello = Hello {
             incarnation,
             offers,
+            declined,
         };
         talk.say(Kind::Hello, &hello.encode())?;
         let dialed = decode_joined(&talk.hear(Kind::Ready)?)
             .ok_or(protocol(&address, "a malformed list of rails"))?;
         let session = self.session(theirs.incarnation, &address);
         let mut joined = Vec::new();
-        for (offer, endpoint) in endpoints {
+        for (offer, nic, endpoint) in endpoints {
             if !dialed.contains(&offer.index) {
                 continue;
             }
             match endpoint.join(&offer.endpoint, joining(&session, offer.index, deadline)) {
-                Ok(link) => joined.push((offer.index, link)),
-                Err(error) => obstacles.push(not_joined(&offer, &error)),
+                Ok(link) => joined.push((offer.index, nic, link)),
+                Err(error) => missing.push(not_joined(&offer, &error)),
             }
         }
-        let numbers: Vec<u16> = joined.iter().map(|(index, _)| *index).collect();
+        let numbers: Vec<u16> = joined.iter().map(|(index, ..)| *index).collect();
         self.open(&session, joined, &numbers);
         talk.say(Kind::Ready, &encode_joined(&numbers))?;
-        self.finish(&session, talk, self.settings.policy, obstacles)
+        self.finish(&session, talk, self.settings.policy, missing)
+    }
+
+    /// The NIC of this end to join with the one offered: the one that fits best, and of those that fit
+    /// as well the one with the fewest such rails.
+    fn partner(
+        &self,
+        offer: &Offer,
+        meeting: &Meeting,
+        dealt: &BTreeMap<usize, usize>,
+    ) -> Result<(usize, &Nic), String> {
+        let mut why = format!("the other end uses no {}", offer.path);
+        let mut best: Option<((u8, Reverse<usize>), usize, &Nic)> = None;
+        let nics = self.nics.iter().enumerate();
+        for (at, nic) in nics.filter(|(_, nic)| nic.provider.path() == offer.path) {
+            match nic.provider.fit(&offer.endpoint, meeting) {
+                Ok(fit) => {
+                    let rank = (fit, Reverse(dealt.get(&at).copied().unwrap_or(0)));
+                    if best.as_ref().is_none_or(|(most, ..)| rank > *most) {
+                        best = Some((rank, at, nic));
+                    }
+                }
+                Err(found) => why = found,
+            }
+        }
+        best.map(|(_, at, nic)| (at, nic)).ok_or(why)
     }
 
     fn session(&self, peer: Incarnation, address: &str) -> Arc<Session> {
@@ -196,28 +262,32 @@ impl Core {
     }
 
     /// Gives a session the rails that both ends joined, and closes the others.
-    fn open(&self, session: &Session, joined: Vec<(u16, Arc<dyn Link>)>, both: &[u16]) {
-        for (index, link) in joined {
-            if !both.contains(&index) {
-                link.close();
-                continue;
-            }
-            let mut of_path = self.providers.iter().filter(|p| p.path() == link.path());
-            let class = of_path
-                .next()
-                .map_or(Class::Socket, |provider| provider.class());
-            let mut named = self.providers.iter().filter(|p| p.nic() == link.nic());
-            let rate = named.find_map(|provider| provider.line_rate());
+    fn open(&self, session: &Session, joined: Vec<(u16, &Nic, Arc<dyn Link>)>, both: &[u16]) {
+        let (joined, alone): (Vec<_>, Vec<_>) = joined
+            .into_iter()
+            .partition(|(index, ..)| both.contains(index));
+        alone.iter().for_each(|(_, _, link)| link.close());
+        let topology = self.settings.topology.as_ref();
+        let rate = |(_, nic, link): &(u16, &Nic, Arc<dyn Link>)| {
+            nics::rate(&*nic.provider, topology.map(|t| &**t), link.nic())
+        };
+        for one in &joined {
+            // One that does not say counts as the slowest that does.
+            let same = joined.iter().filter(|other| other.2.path() == one.2.path());
+            let slowest = same.filter_map(rate).min_by(f64::total_cmp);
+            let (index, nic, link) = one;
             let rail = Rail {
+                slot: *index,
                 path: link.path(),
                 nic: link.nic().to_owned(),
-                weight: rate.unwrap_or(1.0),
-                link: Arc::clone(&link),
+                weight: rate(one).or(slowest).unwrap_or(1.0),
+                nearness: Arc::new(Nearness::of(link.nic(), topology)),
+                load: Arc::clone(&nic.load),
+                link: Arc::clone(link),
             };
-            session
-                .scheduler
-                .add_rail(RailId(u32::from(index)), rail, class);
-            session.keep(link);
+            let id = RailId(u32::from(*index));
+            session.scheduler.add_rail(id, rail, nic.provider.class());
+            session.keep(Arc::clone(link));
         }
     }
 
@@ -227,8 +297,11 @@ impl Core {
         session: &Arc<Session>,
         talk: Talk,
         policy: Policy,
-        obstacles: Vec<Obstacle>,
+        missing: Vec<Missing>,
     ) -> Result<Peer, FabricError> {
+        let obstacles = missing.iter().map(|missing| missing.obstacle.clone());
+        let obstacles: Vec<Obstacle> = obstacles.collect();
+        session.scheduler.is_missing(missing);
         if !session.scheduler.suits(policy) {
             session.lose("it has no rail that the policy allows");
             return Err(FabricError::Refused {
@@ -257,14 +330,14 @@ fn joining(session: &Arc<Session>, index: u16, deadline: Instant) -> Joining {
     }
 }
 
-fn not_joined(offer: &Offer, error: &FabricError) -> Obstacle {
+fn not_joined(offer: &Offer, error: &FabricError) -> Missing {
     let code = match offer.path {
         crowfly_route::receipt::Path::Shm => Code::NoSharedMemory,
         _ => Code::RailFailed,
     };
-    Obstacle::blocks(
-        code,
-        format!("no rail by {} of {} to the peer", offer.path, offer.nic),
-    )
-    .seen(error.code(), error.to_string())
+    let what = format!("no rail by {} of {} to the peer", offer.path, offer.nic);
+    Missing {
+        path: offer.path,
+        obstacle: Obstacle::blocks(code, what).seen(error.code(), error.to_string()),
+    }
 }

@@ -188,6 +188,46 @@ impl Endpoint for VerbsEndpoint {
     }
 }
 
+/// How well two ports go together, as the acceptor of a link asks: those of one subnet best.
+///
+/// # Errors
+/// Why they cannot be joined: link layer, subnet, kind or family of address.
+pub(super) fn joined_by(
+    infiniband: bool,
+    ours: &[PortGid],
+    theirs: &Hello,
+) -> Result<u8, &'static str> {
+    /// The bits of an address that tell its subnet, for InfiniBand and by custom for RoCE over IPv6.
+    const PREFIX: usize = 8;
+    /// The bytes of an IPv4 address within a GID that a /24 subnet has in common.
+    const MAPPED: usize = 15;
+    if theirs.infiniband != infiniband {
+        return Err("one port is InfiniBand and the other is not");
+    }
+    match meeting(&theirs.addresses, ours) {
+        Some((to, own)) => {
+            let same = theirs
+                .addresses
+                .get(to)
+                .zip(ours.get(own))
+                .is_some_and(|(a, b)| {
+                    let len = if is_mapped(a) { MAPPED } else { PREFIX };
+                    a.address.get(..len) == b.address.get(..len)
+                });
+            Ok(u8::from(same))
+        }
+        None if infiniband => Ok(0),
+        None => Err("the two ports have no addresses of one kind and family"),
+    }
+}
+
+/// Whether a GID holds an IPv4 address (RFC 4291, section 2.5.5.2).
+fn is_mapped(gid: &PortGid) -> bool {
+    std::net::Ipv6Addr::from(gid.address)
+        .to_ipv4_mapped()
+        .is_some()
+}
+
 /// What joins two ports, by the local address in use.
 const fn fabric_of(local: Option<&PortGid>) -> &'static str {
     match local {

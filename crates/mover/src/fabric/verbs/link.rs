@@ -15,6 +15,7 @@ use crowfly_route::receipt::{CpuSeconds, Path};
 
 use super::super::descriptor::RegionDescriptor;
 use super::super::error::FabricError;
+use super::super::port::PortCount;
 use super::super::provider::{
     Events, Imm, Limits, Link, Op, OpError, OpId, Posted, RailId, Refusal, Release, Verb,
 };
@@ -551,7 +552,7 @@ impl Link for VerbsLink {
         self.ends.pump.wake();
     }
 
-    fn port_counters(&self) -> Option<(u64, u64)> {
+    fn port_counters(&self) -> Result<PortCount, String> {
         self.ends.nic.counters()
     }
 }

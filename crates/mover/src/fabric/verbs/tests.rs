@@ -76,6 +76,7 @@ impl Events for Heard {
 /// Verbs do not care where the control connection is.
 const MEETING: Meeting = Meeting {
     address: SocketAddr::new(std::net::IpAddr::V4(std::net::Ipv4Addr::LOCALHOST), 1),
+    here: std::net::IpAddr::V4(std::net::Ipv4Addr::LOCALHOST),
 };
 
 fn joining(rail: u32, heard: &Arc<Heard>) -> Joining {

@@ -1,0 +1,243 @@
+//! What becomes of pieces and transfers: their ends, other rails after a failure, deadlines.
+
+use std::time::Duration;
+
+use crowfly_route::hop::Class;
+use crowfly_route::units::Bytes;
+
+use super::{MAX_RETRIES, RELEASE_GRACE, State};
+use crate::fabric::account;
+use crate::fabric::error::FabricError;
+use crate::fabric::flight::{Flight, Piece};
+use crate::fabric::provider::{FlightId, OpError, OpId, RailId, Release, Verb};
+use crate::fabric::rail::{InFlight, Rail, RailState, rail_failed};
+
+impl State {
+    pub(super) fn completed(&mut self, rail: RailId, op: OpId, result: Result<(), OpError>) {
+        let Some(known) = self.rails.get_mut(&rail) else {
+            return;
+        };
+        let Some(entry) = known.gave_back(op) else {
+            return;
+        };
+        let Some(flight) = self.flights.get_mut(&entry.flight) else {
+            return;
+        };
+        flight.in_flight -= 1;
+        match result {
+            Ok(()) => {
+                known.totals.ops += 1;
+                match flight.order.verb {
+                    Verb::Write => known.totals.written += Bytes(entry.bytes),
+                    Verb::Read => known.totals.read += Bytes(entry.bytes),
+                }
+                if entry.bytes > 0 {
+                    *flight.moved.entry(rail).or_default() += entry.bytes;
+                }
+            }
+            Err(OpError::Op(error)) => {
+                known.totals.failed_ops += 1;
+                self.fail(entry.flight, error);
+            }
+            Err(OpError::Rail(why)) => {
+                known.totals.failed_ops += 1;
+                let once = known.rail.link.limits().imm_once;
+                self.try_again(entry, once, &why);
+                return;
+            }
+        }
+        self.settle(entry.flight);
+    }
+
+    /// Puts a piece that a failed rail dropped back, for another rail.
+    fn try_again(&mut self, entry: InFlight, imm_once: bool, why: &str) {
+        let peer = self.peer;
+        let Some(flight) = self.flights.get_mut(&entry.flight) else {
+            return;
+        };
+        if flight.ending.is_some() {
+            return self.settle(entry.flight);
+        }
+        flight.retries += 1;
+        let twice = entry.imm.is_some() && !imm_once;
+        if flight.retries > MAX_RETRIES || twice {
+            let why = why.to_owned();
+            return self.fail(entry.flight, FabricError::PeerLost { peer, why });
+        }
+        flight.put_back(Piece {
+            segments: entry.segments,
+            imm: entry.imm,
+        });
+        if !self.waiting.contains(&entry.flight) {
+            self.waiting.push_back(entry.flight);
+        }
+    }
+
+    pub(super) fn rail_down(&mut self, rail: RailId, why: &str) {
+        let Some(known) = self.rails.get_mut(&rail) else {
+            return;
+        };
+        if known.down.is_none() {
+            known.down = Some(why.to_owned());
+            known.rail.link.close();
+        }
+        let obstacle = rail_failed(&known.rail, why);
+        let once = known.rail.link.limits().imm_once;
+        let dropped = known.dropped_all();
+        known.totals.failed_ops += dropped.len() as u64;
+        for (_, entry) in dropped {
+            if let Some(flight) = self.flights.get_mut(&entry.flight) {
+                flight.in_flight -= 1;
+                if !flight.obstacles.contains(&obstacle) {
+                    flight.obstacles.push(obstacle.clone());
+                }
+            }
+            self.try_again(entry, once, why);
+        }
+        // Flights that wait for room would wait for ever when this was their last rail.
+        let stranded: Vec<FlightId> = self.waiting.iter().copied().collect();
+        for id in stranded {
+            let alive = self.flights.get(&id).is_none_or(|flight| {
+                let mut rails = flight.tiers.iter().flatten();
+                rails.any(|rail| self.rails.get(rail).is_some_and(|r| r.down.is_none()))
+            });
+            if !alive {
+                let error = self.peer_lost("every rail that could carry the transfer is down");
+                self.fail(id, error);
+            }
+        }
+    }
+
+    /// A rail takes the place of one that is down: flights that could have gone by that one go by it.
+    pub(super) fn rail_back(&mut self, id: RailId, rail: Rail, class: Class) {
+        let slot = rail.slot;
+        let mut new = RailState::new(rail, class);
+        new.returns = 1;
+        let Self { rails, flights, .. } = self;
+        let followed: Vec<RailId> = rails
+            .iter()
+            .filter(|(_, known)| known.rail.slot == slot)
+            .map(|(id, _)| *id)
+            .collect();
+        for flight in flights.values_mut().filter(|f| f.ending.is_none()) {
+            let order = &flight.order;
+            let link = &new.rail.link;
+            let reached = link.reaches(order.local.as_deref(), order.remote.as_deref());
+            let mut tiers = flight.tiers.iter_mut();
+            let tier = tiers.find(|tier| tier.iter().any(|old| followed.contains(old)));
+            if let (Some(tier), Ok(())) = (tier, reached) {
+                tier.push(id);
+                flight.before.insert(id, new.before(false));
+            }
+        }
+        for old in followed {
+            let counted = |flight: &Flight| flight.moved.contains_key(&old);
+            let needed = flights.values().any(counted);
+            // Its account is kept for as long as a flight refers to it, and then added to the new one's.
+            if !needed && rails.get(&old).is_some_and(|known| known.down.is_some()) {
+                new.follows(rails.remove(&old));
+            }
+        }
+        rails.insert(id, new);
+    }
+
+    /// Ends a flight early: its memory is let go of first.
+    pub(super) fn fail(&mut self, id: FlightId, error: FabricError) {
+        let Some(flight) = self.flights.get_mut(&id) else {
+            return;
+        };
+        if flight.ending.is_none() {
+            flight.ending = Some(error);
+            flight.gate.close();
+            for known in self.rails.values_mut() {
+                let mine = |entry: &InFlight| entry.flight == id && entry.leaving.is_none();
+                let ops: Vec<OpId> = known
+                    .ops
+                    .iter()
+                    .filter(|(_, entry)| mine(entry))
+                    .map(|(op, _)| *op)
+                    .collect();
+                for op in ops {
+                    match known.rail.link.cancel(op) {
+                        Release::Now => {
+                            if known.gave_back(op).is_some() {
+                                flight.in_flight -= 1;
+                            }
+                        }
+                        Release::Later => {
+                            if let Some(entry) = known.ops.get_mut(&op) {
+                                entry.leaving = Some(self.now);
+                            }
+                        }
+                    }
+                }
+            }
+        }
+        self.settle(id);
+    }
+
+    /// Ends a flight that has nothing left to do.
+    pub(super) fn settle(&mut self, id: FlightId) {
+        let done = |flight: &Flight| match flight.ending {
+            Some(_) => flight.in_flight == 0,
+            None => flight.is_done(),
+        };
+        match self.flights.get(&id) {
+            Some(flight) if done(flight) => {}
+            Some(flight) if flight.has_work() => {
+                if !self.waiting.contains(&id) {
+                    self.waiting.push_back(id);
+                }
+                return;
+            }
+            _ => return,
+        }
+        let Some(mut flight) = self.flights.remove(&id) else {
+            return;
+        };
+        self.waiting.retain(|waiting| *waiting != id);
+        let outcome = match flight.ending.take() {
+            Some(error) => Err(error),
+            None => Ok(account::delivery(&flight, self.peer, &self.rails, self.now)),
+        };
+        self.ended.push((flight.slot, outcome));
+    }
+
+    pub(super) fn overdue(&mut self) {
+        let now = self.now;
+        let late: Vec<(FlightId, Duration)> = self
+            .flights
+            .iter()
+            .filter(|(_, flight)| flight.ending.is_none() && flight.deadline <= now)
+            .map(|(id, flight)| (*id, flight.order.allowed))
+            .collect();
+        for (id, after) in late {
+            let what = "the transfer";
+            self.fail(id, FabricError::Deadline { what, after });
+        }
+        let stuck = |known: &RailState| {
+            let mut ops = known.ops.values();
+            ops.any(|op| op.leaving.is_some_and(|since| since + RELEASE_GRACE <= now))
+        };
+        let stuck: Vec<RailId> = self
+            .rails
+            .iter()
+            .filter(|(_, known)| stuck(known))
+            .map(|(id, _)| *id)
+            .collect();
+        for rail in stuck {
+            self.rail_down(rail, "it did not let go of a cancelled transfer's memory");
+        }
+    }
+
+    pub(super) fn next_alarm(&self) -> Option<Duration> {
+        let flights = self
+            .flights
+            .values()
+            .filter(|flight| flight.ending.is_none());
+        let deadlines = flights.map(|flight| flight.deadline);
+        let ops = self.rails.values().flat_map(|known| known.ops.values());
+        let grace = ops.filter_map(|op| op.leaving.map(|since| since + RELEASE_GRACE));
+        deadlines.chain(grace).min()
+    }
+}

@@ -1,0 +1,383 @@
+//! Which rails carry what, over links that take everything and end nothing by themselves.
+
+use std::collections::BTreeMap;
+
+use crowfly_route::fixture::machines::dgx_h100;
+use crowfly_route::hop::Route;
+use crowfly_route::obstacle::{Code, Obstacle};
+use crowfly_route::place::Place;
+use crowfly_route::receipt::{CpuSeconds, Path};
+use crowfly_route::units::{Bytes, NumaNode};
+
+use super::*;
+use crate::fabric::descriptor::RegionDescriptor;
+use crate::fabric::flight::Run;
+use crate::fabric::gate::Gate;
+use crate::fabric::identity::Capability;
+use crate::fabric::memory::Buffer;
+use crate::fabric::nics::Nearness;
+use crate::fabric::port::PortCount;
+use crate::fabric::provider::{Limits, Link, Op, Posted, Refusal, Release, Verb};
+use crate::fabric::rail::NicLoad;
+use crate::fabric::region::{Access, RegionCore, Registrations};
+use crate::fabric::transfer::{Checked, Delivery};
+
+const MIB: u64 = 1 << 20;
+
+/// A link that keeps what it is given.
+struct Kept {
+    path: Path,
+    nic: String,
+    ops: Mutex<Vec<Op>>,
+    /// What its port has counted as sent; `None` where it has no counters.
+    counted: Mutex<Option<u64>>,
+}
+
+impl Link for Kept {
+    fn path(&self) -> Path {
+        self.path
+    }
+    fn nic(&self) -> &str {
+        &self.nic
+    }
+    fn limits(&self) -> Limits {
+        Limits {
+            op_bytes: 64 << 10,
+            segments: 1,
+            ops: 4096,
+            bytes: 1 << 40,
+            imm_once: true,
+        }
+    }
+    fn reaches(
+        &self,
+        _: Option<&RegionCore>,
+        _: Option<&RegionDescriptor>,
+    ) -> Result<(), Vec<Obstacle>> {
+        Ok(())
+    }
+    fn route(&self, _: Verb, from: Place, to: Place) -> Route {
+        Route {
+            name: "kept".into(),
+            from,
+            to,
+            hops: Vec::new(),
+        }
+    }
+    fn post(&self, op: Op) -> Result<Posted, Refusal> {
+        self.ops.lock().expect("no panic").push(op);
+        Ok(Posted::InFlight)
+    }
+    fn cancel(&self, _: OpId) -> Release {
+        Release::Now
+    }
+    fn cpu(&self) -> CpuSeconds {
+        CpuSeconds::default()
+    }
+    fn close(&self) {}
+    fn port_counters(&self) -> Result<PortCount, String> {
+        let counted = self.counted.lock().expect("no panic");
+        let sent = counted.ok_or("it has no counters")?;
+        Ok(PortCount {
+            received: Bytes(0),
+            sent: Bytes(sent),
+        })
+    }
+}
+
+struct World {
+    scheduler: Scheduler,
+    links: Vec<Arc<Kept>>,
+}
+
+impl World {
+    /// Rails by path, NIC and weight, on a machine whose distances are known.
+    fn new(rails: &[(Path, &str, f64)]) -> Self {
+        Self::sharing(rails, &Arc::default())
+    }
+
+    fn sharing(rails: &[(Path, &str, f64)], load: &Arc<NicLoad>) -> Self {
+        let machine = Arc::new(dgx_h100().topology());
+        let scheduler = Scheduler::new(Incarnation::from_bytes([7; 16]));
+        let mut links = Vec::new();
+        for (slot, (path, nic, weight)) in (0u16..).zip(rails) {
+            let link = Arc::new(Kept {
+                path: *path,
+                nic: (*nic).to_owned(),
+                ops: Mutex::default(),
+                counted: Mutex::new(Some(0)),
+            });
+            let rail = Rail {
+                slot,
+                path: *path,
+                nic: (*nic).to_owned(),
+                weight: *weight,
+                nearness: Arc::new(Nearness::of(nic, Some(&machine))),
+                // The first rail is the one whose NIC others use as well.
+                load: if slot == 0 {
+                    Arc::clone(load)
+                } else {
+                    Arc::default()
+                },
+                link: Arc::clone(&link) as _,
+            };
+            scheduler.add_rail(RailId(u32::from(slot)), rail, Class::Direct);
+            links.push(link);
+        }
+        Self { scheduler, links }
+    }
+
+    fn write(&self, bytes: u64, node: Option<u32>) -> Arc<Slot> {
+        let local = region(bytes, node);
+        let order = Order {
+            verb: Verb::Write,
+            remote: Some(Arc::new(local.descriptor.clone())),
+            local: Some(local),
+            runs: vec![Run {
+                local: 0,
+                remote: 0,
+                len: bytes,
+            }],
+            imm: None,
+            policy: Policy::Prefer,
+            allowed: Duration::from_secs(1),
+        };
+        let slot = Arc::new(Slot::default());
+        self.scheduler.start(order, &slot, Duration::ZERO);
+        slot
+    }
+
+    /// Bytes that each link was given, by NIC.
+    fn given(&self) -> BTreeMap<&str, u64> {
+        let bytes = |link: &Kept| -> u64 {
+            let ops = link.ops.lock().expect("no panic");
+            ops.iter().map(Op::bytes).sum()
+        };
+        self.links
+            .iter()
+            .map(|l| (l.nic.as_str(), bytes(l)))
+            .collect()
+    }
+
+    /// Everything ends well; the ports count what `counts` makes of the bytes they were given.
+    fn finish(&self, slot: &Slot, counts: impl Fn(&str, u64) -> Option<u64>) -> Delivery {
+        for (rail, link) in (0u32..).zip(&self.links) {
+            let ops = std::mem::take(&mut *link.ops.lock().expect("no panic"));
+            let bytes = ops.iter().map(Op::bytes).sum();
+            *link.counted.lock().expect("no panic") = counts(&link.nic, bytes);
+            for op in ops {
+                let at = Duration::from_millis(1);
+                self.scheduler.completed(RailId(rail), op.id, Ok(()), at);
+            }
+        }
+        slot.take().expect("it ended").expect("and well")
+    }
+}
+
+fn region(bytes: u64, node: Option<u32>) -> Arc<RegionCore> {
+    let len = usize::try_from(bytes).expect("small");
+    let place = Place::Host(node.map(NumaNode));
+    let buffer = Buffer::claiming(len, place.clone());
+    Arc::new(RegionCore {
+        descriptor: RegionDescriptor::new(
+            Incarnation::from_bytes([7; 16]),
+            bytes,
+            Access::READ_WRITE,
+            place,
+            Capability::from_bytes([2; 16]),
+            Vec::new(),
+        ),
+        backing: buffer.into_backing(),
+        gate: Gate::default(),
+        registrations: Registrations::default(),
+    })
+}
+
+const BOTH_SOCKETS: [(Path, &str, f64); 4] = [
+    (Path::Verbs, "mlx5_0:1", 50e9),
+    (Path::Verbs, "mlx5_1:1", 50e9),
+    (Path::Verbs, "mlx5_4:1", 50e9),
+    (Path::Verbs, "mlx5_5:1", 50e9),
+];
+
+#[test]
+fn given_memory_of_a_numa_node_then_its_own_nics_share_the_bytes_and_the_others_are_named() {
+    let world = World::new(&BOTH_SOCKETS);
+    let slot = world.write(8 * MIB, Some(1));
+    let given = world.given();
+    assert_eq!(given["mlx5_0:1"] + given["mlx5_1:1"], 0);
+    assert_eq!((given["mlx5_4:1"], given["mlx5_5:1"]), (4 * MIB, 4 * MIB));
+    let delivery = world.finish(&slot, |_, bytes| Some(bytes));
+    let left_out: Vec<_> = delivery.left_out.iter().map(|l| l.nic.as_str()).collect();
+    assert_eq!(left_out, ["mlx5_0:1", "mlx5_1:1"]);
+    assert!(delivery.left_out[0].why.contains("NUMA node"));
+}
+
+#[test]
+fn given_memory_anywhere_then_all_nics_share_the_bytes() {
+    let world = World::new(&BOTH_SOCKETS);
+    let slot = world.write(8 * MIB, None);
+    assert!(world.given().values().all(|bytes| *bytes == 2 * MIB));
+    assert!(
+        world
+            .finish(&slot, |_, bytes| Some(bytes))
+            .left_out
+            .is_empty()
+    );
+}
+
+#[test]
+fn when_the_near_nics_fail_then_the_far_ones_finish_and_the_receipt_says_so() {
+    let world = World::new(&BOTH_SOCKETS);
+    let slot = world.write(8 * MIB, Some(1));
+    for near in [2, 3] {
+        world
+            .scheduler
+            .down(RailId(near), "the cable was cut", Duration::ZERO);
+        world.links[near as usize]
+            .ops
+            .lock()
+            .expect("no panic")
+            .clear();
+    }
+    let delivery = world.finish(&slot, |_, bytes| Some(bytes));
+    let by_nic: Vec<_> = delivery
+        .nics
+        .iter()
+        .map(|n| (n.nic.as_str(), n.bytes.0))
+        .collect();
+    assert_eq!(by_nic, [("mlx5_0:1", 4 * MIB), ("mlx5_1:1", 4 * MIB)]);
+    // The first one's half went to the second, and then all of it to the far ones.
+    let pieces = 8 * MIB / (64 << 10);
+    assert_eq!(delivery.receipt.retries, pieces / 2 + pieces);
+    let failed = delivery.receipt.obstacles.iter();
+    assert_eq!(failed.filter(|o| o.code == Code::RailFailed).count(), 2);
+}
+
+#[test]
+fn bytes_are_shared_out_by_what_each_nic_can_carry() {
+    let world = World::new(&[
+        (Path::Verbs, "mlx5_0:1", 150e9),
+        (Path::Verbs, "mlx5_1:1", 50e9),
+    ]);
+    let _slot = world.write(8 * MIB, None);
+    let given = world.given();
+    assert_eq!((given["mlx5_0:1"], given["mlx5_1:1"]), (6 * MIB, 2 * MIB));
+}
+
+#[test]
+fn what_a_nic_carries_for_other_peers_counts_against_it() {
+    let load = Arc::default();
+    let rails = [BOTH_SOCKETS[0], BOTH_SOCKETS[1]];
+    let other = World::sharing(&rails[..1], &load);
+    let busy = other.write(4 * MIB, None);
+    let world = World::sharing(&rails, &load);
+    let _slot = world.write(4 * MIB, None);
+    assert_eq!(world.given()["mlx5_1:1"], 4 * MIB, "the idle one first");
+    other.finish(&busy, |_, bytes| Some(bytes));
+    assert_eq!(load.bytes(), 0);
+}
+
+#[test]
+fn the_ports_counters_agree_disagree_or_are_not_there_and_each_is_told_from_the_others() {
+    let world = World::new(&BOTH_SOCKETS);
+    let slot = world.write(8 * MIB, None);
+    let delivery = world.finish(&slot, |nic, bytes| match nic {
+        "mlx5_0:1" => Some(bytes + 1000),
+        "mlx5_1:1" => Some(0),
+        "mlx5_4:1" => None,
+        _ => Some(bytes),
+    });
+    let checked: Vec<&Checked> = delivery.nics.iter().map(|nic| &nic.checked).collect();
+    let counted = |bytes| Bytes(bytes);
+    assert_eq!(
+        checked[0],
+        &Checked::Agrees {
+            counted: counted(2 * MIB + 1000)
+        }
+    );
+    assert_eq!(
+        checked[1],
+        &Checked::Disagrees {
+            counted: counted(0)
+        }
+    );
+    assert!(matches!(checked[2], Checked::Unavailable { why } if why == "it has no counters"));
+    assert_eq!(
+        checked[3],
+        &Checked::Agrees {
+            counted: counted(2 * MIB)
+        }
+    );
+    let small = world.write(1000, None);
+    let delivery = world.finish(&small, |_, bytes| Some(bytes));
+    let small = &delivery.nics[0].checked;
+    assert!(matches!(small, Checked::Unavailable { why } if why.contains("smaller")));
+}
+
+#[test]
+fn a_better_path_that_is_missing_is_an_obstacle_of_every_receipt_and_a_worse_one_is_not() {
+    let world = World::new(&[(Path::Tcp, "eno1", 1.25e9)]);
+    let missing = |path, code| Missing {
+        path,
+        obstacle: Obstacle::blocks(code, "it is missing").seen("a test", "missing"),
+    };
+    world.scheduler.is_missing(vec![
+        missing(Path::Verbs, Code::PortDown),
+        missing(Path::Tcp, Code::OddRate),
+    ]);
+    let slot = world.write(MIB, None);
+    let receipt = world.finish(&slot, |_, bytes| Some(bytes)).receipt;
+    let codes: Vec<_> = receipt.obstacles.iter().map(|o| o.code).collect();
+    assert_eq!(codes, [Code::PortDown]);
+}
+
+#[test]
+fn a_rail_that_comes_back_carries_what_is_left_and_its_account_goes_on() {
+    let world = World::new(&BOTH_SOCKETS[..2]);
+    let slot = world.write(8 * MIB, None);
+    let load: Arc<NicLoad> = Arc::default();
+    world
+        .scheduler
+        .down(RailId(0), "the cable was cut", Duration::ZERO);
+    assert_eq!(world.scheduler.down_slots(), [0]);
+    world.links[0].ops.lock().expect("no panic").clear();
+    let rail = Rail {
+        slot: 0,
+        path: Path::Verbs,
+        nic: "mlx5_0:1".into(),
+        weight: 50e9,
+        nearness: Arc::default(),
+        load: Arc::clone(&load),
+        link: Arc::clone(&world.links[0]) as _,
+    };
+    world
+        .scheduler
+        .came_back(RailId(9), rail, Class::Direct, Duration::ZERO);
+    assert!(world.scheduler.down_slots().is_empty());
+    // What the old link says late is about the old link.
+    world
+        .scheduler
+        .down(RailId(0), "its other stream broke", Duration::ZERO);
+    assert!(world.scheduler.down_slots().is_empty());
+    let again = world.write(2 * MIB, None);
+    assert!(load.bytes() > 0, "it carries new transfers");
+    let ops = std::mem::take(&mut *world.links[0].ops.lock().expect("no panic"));
+    for op in ops {
+        world
+            .scheduler
+            .completed(RailId(9), op.id, Ok(()), Duration::ZERO);
+    }
+    for slot in [slot, again] {
+        let delivery = match slot.take() {
+            Some(outcome) => outcome.expect("well"),
+            None => world.finish(&slot, |_, bytes| Some(bytes)),
+        };
+        assert!(delivery.receipt.is_whole());
+    }
+    let reports = world.scheduler.report();
+    assert_eq!((reports.len(), reports[0].returns), (2, 1));
+    let sum: u64 = reports.iter().map(|r| r.totals.written.0).sum();
+    assert_eq!(sum, 10 * MIB);
+    assert_eq!(reports[0].down, None);
+}
