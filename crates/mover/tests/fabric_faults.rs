@@ -471,3 +471,64 @@ fn given_a_mistyped_nic_then_nothing_starts() {
     assert_eq!(error.code(), "no-such-nic");
     assert!(error.to_string().contains("lo"), "{error}");
 }
+
+fn wait_until(what: &str, mut happens: impl FnMut() -> bool) {
+    let began = Instant::now();
+    while !happens() {
+        assert!(began.elapsed() < SOON, "{what} did not happen");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+#[test]
+fn given_a_rail_taken_out_of_use_when_it_is_let_in_again_then_both_ends_use_it() {
+    for shm in [true, false] {
+        let pair = Pair::new(shm);
+        let (here, there) = (&pair.to_there, &pair.to_here);
+        here.break_rail(0);
+        wait_until("the peer's end going down", || {
+            there.rails()[0].down.is_some()
+        });
+        std::thread::sleep(BRIEF * 3);
+        assert!(here.rails()[0].down.is_some(), "nobody asked for it back");
+        here.mend_rail(0);
+        let up = |peer: &Peer| peer.rails()[0].down.is_none();
+        wait_until("the return", || up(here) && up(there));
+        assert_eq!((here.rails()[0].returns, there.rails()[0].returns), (1, 1));
+        for (from, to, peer) in [
+            (&pair.here, &pair.there, here),
+            (&pair.there, &pair.here, there),
+        ] {
+            let bytes = pattern(3 << 20, 5);
+            let source = filled(from, &bytes, Access::LOCAL);
+            let target = empty(to, bytes.len(), Access::WRITE);
+            let to = sent(&target).whole();
+            let written = peer.write(&source.whole(), &to, Options::within(SOON));
+            assert!(written.wait().expect("written").receipt.is_whole());
+            assert!(content(&target) == bytes);
+        }
+    }
+}
+
+#[test]
+fn given_a_network_that_breaks_all_streams_of_a_rail_then_it_comes_back_by_itself() {
+    let there = Fabric::new(settings(false)).expect("a fabric");
+    let proxy = Proxy::before(there.address());
+    let here = Fabric::new(patient()).expect("a fabric");
+    let to_there = here
+        .connect(&proxy.address.to_string(), Options::within(SOON))
+        .expect("connected");
+    let _to_here = there.accept(SOON).expect("accepted");
+    // The first connection is the one that the two processes talk by.
+    proxy.cut_after(1);
+    wait_until("the return", || {
+        let rail = &to_there.rails()[0];
+        rail.down.is_none() && rail.returns == 1
+    });
+    let source = filled(&here, &pattern(1 << 20, 1), Access::LOCAL);
+    let target = empty(&there, 1 << 20, Access::WRITE);
+    let to = sent(&target).whole();
+    let written = to_there.write(&source.whole(), &to, Options::within(SOON));
+    written.wait().expect("written by the new streams");
+    assert!(content(&target) == pattern(1 << 20, 1));
+}

@@ -167,8 +167,16 @@ impl Peer {
 
     /// Takes the rail with this place in [`Peer::rails`] out of use, as if its NIC had failed: what
     /// it carries goes on by the others. For maintenance, and to test what a failure does.
+    ///
+    /// Rails that fail by themselves are made anew when that is possible; one that was taken out of
+    /// use is not until [`Peer::mend_rail`].
     pub fn break_rail(&self, index: usize) {
         self.session.break_rail(index);
+    }
+
+    /// Lets a rail that was taken out of use come back. The process that connected makes it anew.
+    pub fn mend_rail(&self, index: usize) {
+        self.session.mend_rail(index);
     }
 
     pub(crate) fn reach_barrier(&self, number: u64) {

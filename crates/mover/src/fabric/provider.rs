@@ -323,6 +323,11 @@ pub trait Link: Send + Sync {
         true
     }
 
+    /// Whether it has lost a part of what it moves bytes by, and works on with the rest.
+    fn is_worn(&self) -> bool {
+        false
+    }
+
     /// Ends the link: when this returns it touches no memory any more.
     fn close(&self);
 

@@ -102,6 +102,8 @@ pub(crate) struct RailState {
     pub ops: HashMap<OpId, InFlight>,
     bytes: u64,
     pub full: bool,
+    /// Another link has its place; what it has in flight ends, and nothing more is posted.
+    pub retiring: bool,
     /// How often it came back, and what went by it before it last did.
     pub returns: u64,
     earlier: RailTotals,
@@ -117,6 +119,7 @@ impl RailState {
             ops: HashMap::new(),
             bytes: 0,
             full: false,
+            retiring: false,
             returns: 0,
             earlier: RailTotals::default(),
             totals: RailTotals::default(),
@@ -164,6 +167,12 @@ impl RailState {
         }
     }
 
+    /// Ends a link whose place another one has.
+    pub(crate) fn retire(&mut self) {
+        self.down = Some("it was made anew".into());
+        self.rail.link.close();
+    }
+
     /// Takes over the account of the rail it follows.
     pub(crate) fn follows(&mut self, old: Option<Self>) {
         if let Some(old) = old {
@@ -189,6 +198,7 @@ impl RailState {
     pub(crate) fn has_room(&self) -> bool {
         let limits = self.rail.link.limits();
         self.down.is_none()
+            && !self.retiring
             && !self.full
             && self.ops.len() < limits.ops
             && (self.ops.is_empty() || self.bytes < limits.bytes)

@@ -188,12 +188,28 @@ impl Scheduler {
         slots.into_iter().nth(index)
     }
 
-    /// The places of the rails that are down.
-    pub(crate) fn down_slots(&self) -> Vec<u16> {
+    /// The rails that are down (`false`), or worn and at work (`true`).
+    pub(crate) fn fallen(&self) -> Vec<(RailId, bool)> {
         let state = self.state();
-        let mut latest = state.latest();
-        latest.retain(|_, id| state.rails.get(id).is_some_and(|rail| rail.down.is_some()));
-        latest.into_keys().collect()
+        let fallen = |id: RailId| {
+            let known = state.rails.get(&id)?;
+            match known.down {
+                Some(_) => Some((id, false)),
+                None => known.rail.link.is_worn().then_some((id, true)),
+            }
+        };
+        state.latest().into_values().filter_map(fallen).collect()
+    }
+
+    /// Whether a rail is the one that stands for its place.
+    pub(crate) fn stands(&self, slot: u16, rail: RailId) -> bool {
+        self.state().latest().get(&slot) == Some(&rail)
+    }
+
+    /// Whether a number is higher than that of the rail that stands for a place, as a new one's must be.
+    pub(crate) fn precedes(&self, slot: u16, rail: RailId) -> bool {
+        let latest = self.state().latest();
+        latest.get(&slot).is_some_and(|known| *known < rail)
     }
 
     /// Whether some rail is of a class that the policy allows.

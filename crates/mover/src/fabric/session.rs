@@ -18,6 +18,10 @@ use super::scheduler::Scheduler;
 use super::transfer::{Canceller, Slot, Transfer};
 use super::wire::{Header, Kind, MAX_MESSAGE, Status, Violation};
 
+mod mending;
+
+pub(crate) use mending::{Makings, Met};
+
 /// Messages that wait to be received; a peer that sends more is told that the queue is full.
 pub const MAX_INBOX: usize = 1024;
 /// Messages under way to one peer.
@@ -54,7 +58,8 @@ pub(crate) struct Session {
     /// What the control connection had heard, and when that last changed, in milliseconds.
     heard: Mutex<(u64, Duration)>,
     pinged: AtomicU64,
-    links: Mutex<Vec<Arc<dyn Link>>>,
+    links: Mutex<BTreeMap<u16, Arc<dyn Link>>>,
+    mending: mending::Mending,
     mail: Mutex<Mail>,
     barriers: Mutex<BTreeMap<u64, u64>>,
     reached: Condvar,
@@ -85,6 +90,7 @@ impl Session {
             heard: Mutex::new((0, started.elapsed())),
             pinged: AtomicU64::new(0),
             links: Mutex::default(),
+            mending: mending::Mending::default(),
             mail: Mutex::default(),
             barriers: Mutex::default(),
             reached: Condvar::new(),
@@ -107,22 +113,15 @@ impl Session {
         }
     }
 
-    pub(crate) fn keep(&self, link: Arc<dyn Link>) {
-        locked(&self.links).push(link);
+    /// Keeps the link of a rail, instead of an earlier one.
+    pub(crate) fn keep(&self, slot: u16, link: Arc<dyn Link>) {
+        locked(&self.links).insert(slot, link);
     }
 
     /// Makes the peer let go of a region; answers whether it has.
     pub(crate) fn withdraw(&self, region: &RegionCore, deadline: Instant) -> bool {
-        let links: Vec<Arc<dyn Link>> = locked(&self.links).clone();
+        let links: Vec<Arc<dyn Link>> = locked(&self.links).values().cloned().collect();
         links.iter().all(|link| link.withdraw(region, deadline))
-    }
-
-    /// Takes a rail out of use.
-    pub(crate) fn break_rail(&self, index: usize) {
-        if let Some((_, rail)) = self.scheduler.rail_at(index) {
-            let why = "it was taken out of use";
-            self.scheduler.down(rail, why, self.now());
-        }
     }
 
     /// Ends everything with this peer.
@@ -165,6 +164,7 @@ impl Session {
         if self.scheduler.is_lost().is_some() {
             return;
         }
+        self.mend(now);
         let silent = {
             let mut heard = locked(&self.heard);
             let count = self.control.get().map_or(0, |control| control.heard());
@@ -420,6 +420,9 @@ impl Handler for Session {
                 *barriers.entry(number).or_default() += 1;
                 drop(barriers);
                 self.reached.notify_all();
+            }
+            Kind::Fallen | Kind::Mend | Kind::Mended | Kind::Joined => {
+                self.mending_frame(header.kind, body)?;
             }
             Kind::Bye => self.lose("it ended the connection"),
             _ => {

@@ -448,10 +448,11 @@ fn end_ops(world: &Arc<Mutex<Links>>, scheduler: &Scheduler, now: Duration) {
         match fate {
             Fate::BreaksRail => {
                 scheduler.down(rail, "the cable was cut", now);
-                let places = scheduler.down_slots();
+                let fallen = scheduler.fallen();
                 let mut links = world.lock().expect("no panic");
                 let known = |slot: u16| links.away.iter().any(|(away, ..)| *away == slot);
-                let slot = places.into_iter().find(|slot| !known(*slot));
+                let mut places = fallen.iter().map(|(rail, _)| (rail.0 % 100) as u16);
+                let slot = places.find(|slot| !known(*slot));
                 let back = now + STEP * links.dice.roll(AWAY) as u32;
                 // Some stay away for good.
                 if let Some(slot) = slot.filter(|_| links.dice.roll(3) != 0) {

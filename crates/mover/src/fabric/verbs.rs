@@ -154,13 +154,7 @@ impl VerbsNic {
         let failed = |error: VerbsError| Box::new(unusable(&name, &error));
         let port = context.port(port).map_err(failed)?;
         if !port.active {
-            return Err(Box::new(
-                Obstacle::blocks(Code::PortDown, format!("{name} is not active"))
-                    .seen("ibv_query_port", "state is not ACTIVE")
-                    .fixed_by(Fix::by_hand(
-                        "Look at the cable and the peer port; bring the interface up.",
-                    )),
-            ));
+            return Err(Box::new(is_down(&name)));
         }
         let domain = context.protection_domain().map_err(failed)?;
         let software = context.is_software();
@@ -221,6 +215,14 @@ impl NicCore {
     fn refused(&self, error: &VerbsError) -> Obstacle {
         unusable(&self.name, error)
     }
+}
+
+fn is_down(name: &str) -> Obstacle {
+    Obstacle::blocks(Code::PortDown, format!("{name} is not active"))
+        .seen("ibv_query_port", "state is not ACTIVE")
+        .fixed_by(Fix::by_hand(
+            "Look at the cable and the peer port; bring the interface up.",
+        ))
 }
 
 /// What it means that something other than registering memory failed.
@@ -321,6 +323,12 @@ impl Provider for VerbsNic {
     }
 
     fn endpoint(&self, role: Role, _: &Meeting) -> Result<Box<dyn Endpoint>, Obstacle> {
+        // It may have gone down, or come up with other properties, since it was opened.
+        let port = self.core.context.port(self.core.port.number);
+        let port = port.map_err(|error| self.core.refused(&error))?;
+        if !port.active {
+            return Err(is_down(&self.core.name));
+        }
         let made = VerbsEndpoint::new(&self.core, &self.pump, role);
         let endpoint = made.map_err(|error| self.core.refused(&error))?;
         Ok(Box::new(endpoint))

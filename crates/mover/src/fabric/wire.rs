@@ -42,6 +42,14 @@ pub(crate) enum Kind {
     Barrier = 6,
     /// The sender ends the connection on purpose.
     Bye = 7,
+    /// A rail is down at the sender's end, or worn.
+    Fallen = 8,
+    /// Half of a link for a rail that is to be made anew.
+    Mend = 9,
+    /// The other half.
+    Mended = 10,
+    /// The sender has joined the two halves, or could not.
+    Joined = 11,
     /// Put the payload into a region, then count a value.
     Write = 16,
     /// What became of a frame that wants an answer.
@@ -59,7 +67,7 @@ pub(crate) enum Kind {
 }
 
 impl Kind {
-    const ALL: [Self; 14] = [
+    const ALL: [Self; 18] = [
         Self::Hello,
         Self::Ready,
         Self::Ping,
@@ -67,6 +75,10 @@ impl Kind {
         Self::Message,
         Self::Barrier,
         Self::Bye,
+        Self::Fallen,
+        Self::Mend,
+        Self::Mended,
+        Self::Joined,
         Self::Write,
         Self::Answer,
         Self::Read,

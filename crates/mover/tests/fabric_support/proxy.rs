@@ -64,6 +64,16 @@ impl Proxy {
     }
 }
 
+impl Proxy {
+    /// All connections but the first so many break.
+    pub fn cut_after(&self, kept: usize) {
+        // Each connection has two ends here.
+        for stream in self.streams.lock().expect("no panic").iter().skip(2 * kept) {
+            let _ = stream.shutdown(Shutdown::Both);
+        }
+    }
+}
+
 fn pass_on(mut from: TcpStream, mut to: TcpStream, state: &AtomicU64) {
     let mut buffer = vec![0; 64 << 10];
     loop {

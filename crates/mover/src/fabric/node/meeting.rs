@@ -19,7 +19,7 @@ use crate::fabric::nics::{self, Nearness, Nic, no_meeting};
 use crate::fabric::peer::Peer;
 use crate::fabric::provider::{Endpoint, Events, Joining, Link, Meeting, RailId, Role};
 use crate::fabric::rail::{Missing, Rail};
-use crate::fabric::session::Session;
+use crate::fabric::session::{Makings, Met, Session};
 use crate::fabric::settings::Options;
 use crate::fabric::shm;
 use crate::fabric::socket::Socket;
@@ -146,7 +146,8 @@ impl Core {
         talk.say(Kind::Ready, &encode_joined(&numbers))?;
         let both = decode_joined(&talk.hear(Kind::Ready)?)
             .ok_or(protocol(address, "a malformed list of rails"))?;
-        self.open(&session, joined, &both);
+        let role = Role::Dialer;
+        self.open(&session, Met { role, meeting }, joined, &both);
         let policy = options.policy.unwrap_or(self.settings.policy);
         self.finish(&session, talk, policy, missing)
     }
@@ -225,7 +226,8 @@ impl Core {
             }
         }
         let numbers: Vec<u16> = joined.iter().map(|(index, ..)| *index).collect();
-        self.open(&session, joined, &numbers);
+        let role = Role::Acceptor;
+        self.open(&session, Met { role, meeting }, joined, &numbers);
         talk.say(Kind::Ready, &encode_joined(&numbers))?;
         self.finish(&session, talk, self.settings.policy, missing)
     }
@@ -262,7 +264,13 @@ impl Core {
     }
 
     /// Gives a session the rails that both ends joined, and closes the others.
-    fn open(&self, session: &Session, joined: Vec<(u16, &Nic, Arc<dyn Link>)>, both: &[u16]) {
+    fn open(
+        &self,
+        session: &Session,
+        met: Met,
+        joined: Vec<(u16, &Nic, Arc<dyn Link>)>,
+        both: &[u16],
+    ) {
         let (joined, alone): (Vec<_>, Vec<_>) = joined
             .into_iter()
             .partition(|(index, ..)| both.contains(index));
@@ -271,24 +279,32 @@ impl Core {
         let rate = |(_, nic, link): &(u16, &Nic, Arc<dyn Link>)| {
             nics::rate(&*nic.provider, topology.map(|t| &**t), link.nic())
         };
+        let mut makings = BTreeMap::new();
         for one in &joined {
             // One that does not say counts as the slowest that does.
             let same = joined.iter().filter(|other| other.2.path() == one.2.path());
             let slowest = same.filter_map(rate).min_by(f64::total_cmp);
             let (index, nic, link) = one;
+            let made = Makings {
+                nic: (*nic).clone(),
+                weight: rate(one).or(slowest).unwrap_or(1.0),
+                nearness: Arc::new(Nearness::of(link.nic(), topology)),
+            };
             let rail = Rail {
                 slot: *index,
                 path: link.path(),
                 nic: link.nic().to_owned(),
-                weight: rate(one).or(slowest).unwrap_or(1.0),
-                nearness: Arc::new(Nearness::of(link.nic(), topology)),
+                weight: made.weight,
+                nearness: Arc::clone(&made.nearness),
                 load: Arc::clone(&nic.load),
                 link: Arc::clone(link),
             };
             let id = RailId(u32::from(*index));
             session.scheduler.add_rail(id, rail, nic.provider.class());
-            session.keep(Arc::clone(link));
+            session.keep(*index, Arc::clone(link));
+            makings.insert(*index, made);
         }
+        session.made_by(met, makings);
     }
 
     /// Hands the control connection over to the reactor.

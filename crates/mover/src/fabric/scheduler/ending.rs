@@ -20,6 +20,9 @@ impl State {
         let Some(entry) = known.gave_back(op) else {
             return;
         };
+        if known.retiring && known.ops.is_empty() {
+            known.retire();
+        }
         let Some(flight) = self.flights.get_mut(&entry.flight) else {
             return;
         };
@@ -131,6 +134,12 @@ impl State {
             }
         }
         for old in followed {
+            if let Some(known) = rails.get_mut(&old).filter(|known| known.down.is_none()) {
+                known.retiring = true;
+                if known.ops.is_empty() {
+                    known.retire();
+                }
+            }
             let counted = |flight: &Flight| flight.moved.contains_key(&old);
             let needed = flights.values().any(counted);
             // Its account is kept for as long as a flight refers to it, and then added to the new one's.

@@ -160,7 +160,7 @@ impl State {
             }
             let usable = |rail: &&RailId| {
                 let known = self.rails.get(*rail);
-                known.is_some_and(|known| known.down.is_none())
+                known.is_some_and(|known| known.down.is_none() && !known.retiring)
             };
             let tier = flight
                 .tiers

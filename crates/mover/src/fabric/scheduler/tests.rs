@@ -340,7 +340,7 @@ fn a_rail_that_comes_back_carries_what_is_left_and_its_account_goes_on() {
     world
         .scheduler
         .down(RailId(0), "the cable was cut", Duration::ZERO);
-    assert_eq!(world.scheduler.down_slots(), [0]);
+    assert_eq!(world.scheduler.fallen(), [(RailId(0), false)]);
     world.links[0].ops.lock().expect("no panic").clear();
     let rail = Rail {
         slot: 0,
@@ -354,12 +354,12 @@ fn a_rail_that_comes_back_carries_what_is_left_and_its_account_goes_on() {
     world
         .scheduler
         .came_back(RailId(9), rail, Class::Direct, Duration::ZERO);
-    assert!(world.scheduler.down_slots().is_empty());
+    assert!(world.scheduler.fallen().is_empty());
     // What the old link says late is about the old link.
     world
         .scheduler
         .down(RailId(0), "its other stream broke", Duration::ZERO);
-    assert!(world.scheduler.down_slots().is_empty());
+    assert!(world.scheduler.fallen().is_empty());
     let again = world.write(2 * MIB, None);
     assert!(load.bytes() > 0, "it carries new transfers");
     let ops = std::mem::take(&mut *world.links[0].ops.lock().expect("no panic"));

@@ -535,6 +535,12 @@ impl Link for VerbsLink {
         *lock(&self.cpu)
     }
 
+    fn is_worn(&self) -> bool {
+        let state = lock(&self.state);
+        let broken = |lane: &Lane| lane.broken.is_some();
+        !state.closed && state.lanes.iter().any(broken) && !state.lanes.iter().all(broken)
+    }
+
     fn close(&self) {
         let (pairs, ops) = {
             let mut state = lock(&self.state);

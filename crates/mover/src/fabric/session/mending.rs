@@ -1,0 +1,401 @@
+//! Rails that failed are made anew: by the end that dialled, with growing pauses, over the control
+//! connection and by the same steps by which they were first made.
+//!
+//! Both ends tell each other which rails of theirs are down, or worn: still carrying, by a part of
+//! their lanes. The dialer sends its half of a new link, the acceptor answers with its own; the
+//! dialer joins and says so, and the acceptor joins and says so. Each new link of a rail has a number
+//! of its own, the same at both ends, so that what is said of an old one is never taken for it.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use super::{Session, locked};
+use crate::fabric::conn::Frame;
+use crate::fabric::fields::{Reader, Writer};
+use crate::fabric::hello::MAX_RAILS;
+use crate::fabric::nics::{Nearness, Nic};
+use crate::fabric::provider::{
+    Endpoint, Events, Joining, Link, MAX_ENDPOINT, Meeting, RailId, Role,
+};
+use crate::fabric::rail::Rail;
+use crate::fabric::wire::{Kind, Violation};
+
+/// The pause before the first attempt, which doubles with each that fails.
+const FIRST_PAUSE: Duration = Duration::from_millis(500);
+/// The longest pause.
+const LONGEST_PAUSE: Duration = Duration::from_secs(15);
+/// A rail that held for this long starts with the first pause again when it fails.
+const STEADY: Duration = Duration::from_secs(30);
+/// The time that one attempt may take.
+const ATTEMPT: Duration = Duration::from_secs(4);
+/// Frames of one attempt that may wait to be looked at.
+const MAX_WAITING: usize = 4;
+
+/// What a rail is made of, to make it again.
+#[derive(Clone)]
+pub(crate) struct Makings {
+    pub nic: Nic,
+    pub weight: f64,
+    pub nearness: Arc<Nearness>,
+}
+
+/// Which end of the session this is, and where the two met.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Met {
+    pub role: Role,
+    pub meeting: Meeting,
+}
+
+/// When a rail is tried again.
+struct Attempt {
+    next: Duration,
+    pause: Duration,
+    returned: Option<Duration>,
+}
+
+/// The state of a session's mending.
+#[derive(Default)]
+pub(super) struct Mending(Mutex<State>);
+
+#[derive(Default)]
+struct State {
+    met: Option<Met>,
+    makings: BTreeMap<u16, Makings>,
+    /// Rails that were taken out of use on purpose.
+    kept_out: BTreeSet<u16>,
+    /// Rails that the peer said are worn.
+    worn: BTreeSet<u16>,
+    attempts: BTreeMap<u16, Attempt>,
+    /// Failures of links that the peer was told of.
+    told: BTreeSet<(RailId, bool)>,
+    generation: u32,
+    /// Where the frames of the attempt that is under way go.
+    under_way: Option<SyncSender<Said>>,
+}
+
+/// A frame of an attempt.
+struct Said {
+    kind: Kind,
+    part: Part,
+}
+
+/// What ends tell each other about a new link.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Part {
+    rail: RailId,
+    /// Whether the step went well.
+    well: bool,
+    /// The half of the new link, where one is told.
+    endpoint: Vec<u8>,
+}
+
+impl Part {
+    fn encode(&self) -> Vec<u8> {
+        let mut out = Writer::default();
+        out.u32(self.rail.0)
+            .u8(u8::from(self.well))
+            .bytes(&self.endpoint);
+        out.finish()
+    }
+
+    fn decode(body: &[u8]) -> Option<Self> {
+        let mut fields = Reader::new(body);
+        let rail = RailId(fields.u32()?);
+        let well = match fields.u8()? {
+            0 => false,
+            1 => true,
+            _ => return None,
+        };
+        let endpoint = fields.bytes(MAX_ENDPOINT)?.to_vec();
+        fields.is_done().then_some(Self {
+            rail,
+            well,
+            endpoint,
+        })
+    }
+}
+
+/// The place of a rail's links among the session's.
+const fn slot_of(rail: RailId) -> u16 {
+    // The remainder fits.
+    (rail.0 % MAX_RAILS as u32) as u16
+}
+
+impl Session {
+    /// Says how its rails were made.
+    pub(crate) fn made_by(&self, met: Met, makings: BTreeMap<u16, Makings>) {
+        let mut state = locked(&self.mending.0);
+        state.met = Some(met);
+        state.makings = makings;
+    }
+
+    /// Takes a rail out of use, until [`Session::mend_rail`].
+    pub(crate) fn break_rail(&self, index: usize) {
+        if let Some((slot, rail)) = self.scheduler.rail_at(index) {
+            locked(&self.mending.0).kept_out.insert(slot);
+            let why = "it was taken out of use";
+            self.scheduler.down(rail, why, self.now());
+        }
+    }
+
+    /// Lets a rail that was taken out of use come back.
+    pub(crate) fn mend_rail(&self, index: usize) {
+        if let Some((slot, _)) = self.scheduler.rail_at(index) {
+            let mut state = locked(&self.mending.0);
+            state.kept_out.remove(&slot);
+            state.attempts.remove(&slot);
+        }
+    }
+
+    /// Tells the peer of rails that failed here, and starts the next attempt to make one anew.
+    pub(super) fn mend(&self, now: Duration) {
+        let fallen = self.scheduler.fallen();
+        let mut state = locked(&self.mending.0);
+        let Some(met) = state.met else {
+            return;
+        };
+        state.told.retain(|known| fallen.contains(known));
+        for (rail, well) in &fallen {
+            if state.told.insert((*rail, *well)) {
+                let part = Part {
+                    rail: *rail,
+                    well: *well,
+                    endpoint: Vec::new(),
+                };
+                self.tell(Frame::new(Kind::Fallen, 0, part.encode()));
+            }
+        }
+        if met.role != Role::Dialer || state.under_way.is_some() {
+            return;
+        }
+        let mut wanted: BTreeSet<u16> = fallen.iter().map(|(rail, _)| slot_of(*rail)).collect();
+        wanted.extend(&state.worn);
+        wanted.retain(|slot| !state.kept_out.contains(slot) && state.makings.contains_key(slot));
+        for slot in wanted {
+            let attempt = state.attempts.entry(slot).or_insert(Attempt {
+                next: now + FIRST_PAUSE,
+                pause: FIRST_PAUSE,
+                returned: None,
+            });
+            if let Some(returned) = attempt.returned.take() {
+                if now.saturating_sub(returned) >= STEADY {
+                    attempt.pause = FIRST_PAUSE;
+                }
+                attempt.next = now + attempt.pause;
+            }
+            if attempt.next > now {
+                continue;
+            }
+            attempt.pause = (attempt.pause * 2).min(LONGEST_PAUSE);
+            attempt.next = now + attempt.pause + ATTEMPT;
+            state.generation = state.generation.wrapping_add(1);
+            let rail = state.generation.wrapping_mul(MAX_RAILS as u32);
+            let rail = RailId(rail.wrapping_add(u32::from(slot)));
+            let Some(makings) = state.makings.get(&slot).cloned() else {
+                continue;
+            };
+            let (said, heard) = sync_channel(MAX_WAITING);
+            state.under_way = Some(said);
+            drop(state);
+            self.attempt(move |session| session.dial_again(rail, &makings, met, &heard));
+            return;
+        }
+    }
+
+    /// Runs an attempt in a thread of its own: joining may take its time.
+    fn attempt(&self, body: impl FnOnce(&Arc<Self>) -> Option<()> + Send + 'static) {
+        let started = self.this.upgrade().is_some_and(|session| {
+            std::thread::Builder::new()
+                .name("crowfly-mend".into())
+                .spawn(move || {
+                    // What failed is tried again later.
+                    let _ = body(&session);
+                    locked(&session.mending.0).under_way = None;
+                })
+                .is_ok()
+        });
+        if !started {
+            locked(&self.mending.0).under_way = None;
+        }
+    }
+
+    fn dial_again(
+        self: &Arc<Self>,
+        rail: RailId,
+        makings: &Makings,
+        met: Met,
+        heard: &Receiver<Said>,
+    ) -> Option<()> {
+        let deadline = Instant::now() + ATTEMPT;
+        let provider = &makings.nic.provider;
+        let endpoint = provider.endpoint(Role::Dialer, &met.meeting).ok()?;
+        self.say(Kind::Mend, rail, true, endpoint.hello());
+        let theirs = hear(heard, Kind::Mended, rail, deadline)?;
+        let joined = endpoint.join(&theirs.endpoint, self.joining(rail, deadline));
+        self.say(Kind::Joined, rail, joined.is_ok(), Vec::new());
+        let link = joined.ok()?;
+        match hear(heard, Kind::Joined, rail, deadline) {
+            Some(_) => self.back(rail, makings, link),
+            None => link.close(),
+        }
+        Some(())
+    }
+
+    fn answer_again(
+        self: &Arc<Self>,
+        rail: RailId,
+        makings: &Makings,
+        endpoint: Box<dyn Endpoint>,
+        theirs: &[u8],
+        heard: &Receiver<Said>,
+    ) -> Option<()> {
+        let deadline = Instant::now() + ATTEMPT;
+        self.say(Kind::Mended, rail, true, endpoint.hello());
+        hear(heard, Kind::Joined, rail, deadline)?;
+        let joined = endpoint.join(theirs, self.joining(rail, deadline));
+        let well = joined.is_ok();
+        if let Ok(link) = joined {
+            self.back(rail, makings, link);
+        }
+        self.say(Kind::Joined, rail, well, Vec::new());
+        Some(())
+    }
+
+    fn joining(self: &Arc<Self>, rail: RailId, deadline: Instant) -> Joining {
+        let events: Arc<dyn Events> = Arc::<Self>::clone(self);
+        Joining {
+            peer: self.peer,
+            rail,
+            events: Arc::downgrade(&events),
+            deadline,
+        }
+    }
+
+    fn say(&self, kind: Kind, rail: RailId, well: bool, endpoint: Vec<u8>) {
+        let part = Part {
+            rail,
+            well,
+            endpoint,
+        };
+        self.tell(Frame::new(kind, 0, part.encode()));
+    }
+
+    fn back(&self, id: RailId, makings: &Makings, link: Arc<dyn Link>) {
+        let slot = slot_of(id);
+        let rail = Rail {
+            slot,
+            path: link.path(),
+            nic: link.nic().to_owned(),
+            weight: makings.weight,
+            nearness: Arc::clone(&makings.nearness),
+            load: Arc::clone(&makings.nic.load),
+            link: Arc::clone(&link),
+        };
+        self.keep(slot, link);
+        let now = self.now();
+        {
+            let mut state = locked(&self.mending.0);
+            state.worn.remove(&slot);
+            if let Some(attempt) = state.attempts.get_mut(&slot) {
+                attempt.returned = Some(now);
+            }
+        }
+        let class = makings.nic.provider.class();
+        self.scheduler.came_back(id, rail, class, now);
+    }
+
+    /// A frame about mending.
+    pub(super) fn mending_frame(&self, kind: Kind, body: &[u8]) -> Result<(), Violation> {
+        let part = Part::decode(body).ok_or(Violation("a malformed frame about a rail"))?;
+        match kind {
+            Kind::Fallen => self.peers_fell(&part),
+            Kind::Mend => self.asked_to_mend(part),
+            _ => {
+                let under_way = locked(&self.mending.0).under_way.clone();
+                if let Some(under_way) = under_way {
+                    // An attempt that does not listen any more is over.
+                    let _ = under_way.try_send(Said { kind, part });
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// The peer's end of a rail is down, or worn.
+    fn peers_fell(&self, part: &Part) {
+        let slot = slot_of(part.rail);
+        if !self.scheduler.stands(slot, part.rail) {
+            // It has come back since.
+            return;
+        }
+        {
+            let mut state = locked(&self.mending.0);
+            if part.well {
+                state.worn.insert(slot);
+                return;
+            }
+            state.told.insert((part.rail, false));
+        }
+        let why = "the peer says that its end is down";
+        self.scheduler.down(part.rail, why, self.now());
+    }
+
+    fn asked_to_mend(&self, part: Part) {
+        let slot = slot_of(part.rail);
+        let mut state = locked(&self.mending.0);
+        let acceptor = state.met.filter(|met| met.role == Role::Acceptor);
+        let free = state.under_way.is_none()
+            && !state.kept_out.contains(&slot)
+            && self.scheduler.precedes(slot, part.rail);
+        let makings = state.makings.get(&slot).filter(|_| free).cloned();
+        let (Some(met), Some(makings)) = (acceptor, makings) else {
+            drop(state);
+            return self.say(Kind::Mended, part.rail, false, Vec::new());
+        };
+        let (said, heard) = sync_channel(MAX_WAITING);
+        state.under_way = Some(said);
+        drop(state);
+        self.attempt(move |session| {
+            let provider = &makings.nic.provider;
+            match provider.endpoint(Role::Acceptor, &met.meeting) {
+                Ok(end) => session.answer_again(part.rail, &makings, end, &part.endpoint, &heard),
+                Err(_) => {
+                    session.say(Kind::Mended, part.rail, false, Vec::new());
+                    None
+                }
+            }
+        });
+    }
+}
+
+/// The next step of an attempt, if it comes in time and went well.
+fn hear(heard: &Receiver<Said>, kind: Kind, rail: RailId, deadline: Instant) -> Option<Part> {
+    loop {
+        let left = deadline.saturating_duration_since(Instant::now());
+        let said = heard.recv_timeout(left).ok()?;
+        // What is left of an earlier attempt is passed over.
+        if said.kind == kind && said.part.rail == rail {
+            return Some(said.part).filter(|part| part.well);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        #[test]
+        fn no_bytes_make_the_reader_panic_and_what_it_reads_is_what_was_written(
+            body in proptest::collection::vec(any::<u8>(), 0..60),
+        ) {
+            if let Some(part) = Part::decode(&body) {
+                prop_assert_eq!(part.encode(), body);
+            }
+        }
+    }
+}
