@@ -140,6 +140,16 @@ pub enum FabricError {
     /// The descriptor could not be read.
     #[error(transparent)]
     Descriptor(#[from] BadDescriptor),
+    /// The bytes at the destination are not those of the source: they must not be used.
+    #[error("the data has the {algorithm} checksum {found} where {expected} was sent")]
+    Differs {
+        /// The checksum's name.
+        algorithm: String,
+        /// That of the source, in hexadecimal.
+        expected: String,
+        /// That of the destination, in hexadecimal.
+        found: String,
+    },
     /// The two sides of a transfer differ in length.
     #[error("{from} bytes do not fit a range of {to} bytes")]
     LengthMismatch {
@@ -242,6 +252,7 @@ impl FabricError {
             Self::Deregistered => "region-deregistered",
             Self::StaleDescriptor { .. } => "stale-descriptor",
             Self::Descriptor(error) => error.code(),
+            Self::Differs { .. } => "data-differs",
             Self::LengthMismatch { .. } => "length-mismatch",
             Self::MessageTooLong { .. } => "message-too-long",
             Self::Registration { .. } => "registration-refused",

@@ -35,6 +35,7 @@ use super::shm::Shm;
 use super::socket::Socket;
 use super::stash::Stash;
 use super::tcp::Sockets;
+use super::totals::Totals;
 
 mod meeting;
 
@@ -300,6 +301,11 @@ impl Fabric {
     /// The counter of a value that peers' writes and notifications carry.
     pub fn counter(&self, imm: Imm) -> ImmCounter {
         ImmCounter::new(Arc::clone(&self.core.counters), imm)
+    }
+
+    /// What went where since this fabric started.
+    pub fn totals(&self) -> Totals {
+        self.core.sessions.totals()
     }
 
     /// Waits until all `peers` have come to the barrier with this number as well.

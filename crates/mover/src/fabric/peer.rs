@@ -1,7 +1,7 @@
 //! A connected peer: what can be done with it.
 
 use std::fmt;
-use std::sync::{Arc, Weak};
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use crowfly_route::obstacle::Obstacle;
@@ -11,10 +11,10 @@ use super::descriptor::RemoteSlice;
 use super::error::FabricError;
 use super::flight::{Order, Run};
 use super::identity::Incarnation;
-use super::provider::{Imm, Verb};
+use super::provider::{FlightId, Imm, Verb};
 use super::rail::RailReport;
 use super::region::LocalSlice;
-use super::session::Session;
+use super::session::{MAX_CHECKED_RUNS, Session};
 use super::settings::Options;
 use super::transfer::{Canceller, Slot, Transfer};
 
@@ -146,7 +146,7 @@ impl Peer {
             policy: options.policy.unwrap_or(self.policy),
             allowed: options.allowed(),
         };
-        self.start(Ok(order))
+        self.start(Ok(order), options)
     }
 
     /// Sends a message of up to [`MAX_MESSAGE`](super::MAX_MESSAGE) bytes; done when it is in the
@@ -202,7 +202,7 @@ impl Peer {
     ) -> Transfer {
         let run = Order::run(local, remote);
         let order = run.and_then(|run| self.order(verb, local, remote, vec![run], imm, options));
-        self.start(order)
+        self.start(order, options)
     }
 
     #[expect(
@@ -221,7 +221,7 @@ impl Peer {
     ) -> Transfer {
         let order = runs(local, remote, page_len, pages)
             .and_then(|runs| self.order(verb, local, remote, runs, imm, options));
-        self.start(order)
+        self.start(order, options)
     }
 
     fn order(
@@ -266,22 +266,50 @@ impl Peer {
         })
     }
 
-    fn start(&self, order: Result<Order, FabricError>) -> Transfer {
-        let scheduler: Arc<dyn Canceller> = self.session.scheduler.clone();
-        let canceller: Weak<dyn Canceller> = Arc::downgrade(&scheduler);
-        match order {
-            Ok(order) => {
-                let now = self.session.now();
-                let slot = Arc::new(Slot::default());
-                let flight = self.session.scheduler.start(order, &slot, now);
-                Transfer::new(slot, canceller, flight)
-            }
+    fn start(&self, order: Result<Order, FabricError>, options: Options) -> Transfer {
+        let slot = Arc::new(Slot::default());
+        let session = &self.session;
+        let scheduler: Arc<dyn Canceller> = session.scheduler.clone();
+        let order = match order {
+            Ok(order) if options.verify => return self.start_checked(order, slot),
+            Ok(order) => order,
             Err(error) => {
-                let slot = Arc::new(Slot::default());
                 slot.put(Err(error));
-                Transfer::new(slot, canceller, super::provider::FlightId(0))
+                return Transfer::new(slot, Arc::downgrade(&scheduler), FlightId(0));
             }
+        };
+        let flight = session.scheduler.start(order, &slot, session.now());
+        Transfer::new(slot, Arc::downgrade(&scheduler), flight)
+    }
+
+    /// Starts a transfer whose bytes are compared once they are there.
+    fn start_checked(&self, order: Order, slot: Arc<Slot>) -> Transfer {
+        let both: Arc<dyn Canceller> = self.session.canceller.clone();
+        if order.runs.len() > MAX_CHECKED_RUNS {
+            slot.put(Err(FabricError::QueueFull {
+                what: "pages of one verified transfer",
+                limit: MAX_CHECKED_RUNS,
+            }));
+            return Transfer::new(slot, Arc::downgrade(&both), FlightId(0));
         }
+        let (session, copy, last) = (
+            Arc::downgrade(&self.session),
+            order.clone(),
+            Arc::clone(&slot),
+        );
+        let number = Arc::new(OnceLock::new());
+        let known = Arc::clone(&number);
+        let moved = Slot::then(move |outcome| match (outcome, session.upgrade()) {
+            (Ok(delivery), Some(session)) => {
+                session.check(known, copy, delivery, last);
+            }
+            (Ok(_), None) => last.put(Err(FabricError::Closed)),
+            (Err(error), _) => last.put(Err(error)),
+        });
+        let now = self.session.now();
+        let flight = self.session.scheduler.start(order, &Arc::new(moved), now);
+        let _ = number.set(flight);
+        Transfer::new(slot, Arc::downgrade(&both), flight)
     }
 }
 

@@ -8,18 +8,23 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
 use super::conn::{Conn, Frame, Handler, Incoming};
+use super::copier::Copier;
 use super::counter::{Counters, Seen};
 use super::error::FabricError;
 use super::fields::{Reader, Writer};
 use super::identity::Incarnation;
 use super::provider::{Events, FlightId, Imm, Link, OpError, OpId, RailId};
 use super::region::RegionCore;
+use super::regions::Regions;
 use super::scheduler::Scheduler;
+use super::totals::{PeerTotals, Sums, Totals};
 use super::transfer::{Canceller, Slot, Transfer};
 use super::wire::{Header, Kind, MAX_MESSAGE, Status, Violation};
 
+mod checking;
 mod mending;
 
+pub use checking::MAX_CHECKED_RUNS;
 pub(crate) use mending::{Makings, Met};
 
 /// Messages that wait to be received; a peer that sends more is told that the queue is full.
@@ -44,6 +49,16 @@ struct Mail {
     next: u64,
 }
 
+/// What all sessions of a fabric share.
+#[derive(Clone)]
+pub(crate) struct Parts {
+    pub counters: Arc<Counters>,
+    pub copier: Arc<Copier>,
+    pub regions: Arc<Regions>,
+    pub started: Instant,
+    pub silence: Duration,
+}
+
 /// What this process shares with one peer.
 pub(crate) struct Session {
     this: Weak<Self>,
@@ -60,6 +75,11 @@ pub(crate) struct Session {
     pinged: AtomicU64,
     links: Mutex<BTreeMap<u16, Arc<dyn Link>>>,
     mending: mending::Mending,
+    checking: checking::Checking,
+    /// Ends transfers that are compared when they are done.
+    pub canceller: Arc<checking::Both>,
+    copier: Arc<Copier>,
+    regions: Arc<Regions>,
     mail: Mutex<Mail>,
     barriers: Mutex<BTreeMap<u64, u64>>,
     reached: Condvar,
@@ -71,26 +91,26 @@ fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Session {
-    pub(crate) fn new(
-        peer: Incarnation,
-        address: String,
-        counters: Arc<Counters>,
-        started: Instant,
-        silence: Duration,
-    ) -> Arc<Self> {
+    pub(crate) fn new(peer: Incarnation, address: String, parts: Parts) -> Arc<Self> {
         Arc::new_cyclic(|this| Self {
             this: Weak::clone(this),
             peer,
             address,
             scheduler: Arc::new(Scheduler::new(peer)),
             control: OnceLock::new(),
-            counters,
-            started,
-            silence,
-            heard: Mutex::new((0, started.elapsed())),
+            counters: parts.counters,
+            started: parts.started,
+            silence: parts.silence,
+            heard: Mutex::new((0, parts.started.elapsed())),
             pinged: AtomicU64::new(0),
             links: Mutex::default(),
             mending: mending::Mending::default(),
+            checking: checking::Checking::default(),
+            canceller: Arc::new(checking::Both {
+                session: Weak::clone(this),
+            }),
+            copier: parts.copier,
+            regions: parts.regions,
             mail: Mutex::default(),
             barriers: Mutex::default(),
             reached: Condvar::new(),
@@ -134,6 +154,7 @@ impl Session {
             peer: self.peer,
             why: why.to_owned(),
         };
+        self.lose_checks(&lost());
         let (receivers, senders) = {
             let mut mail = locked(&self.mail);
             (
@@ -161,6 +182,7 @@ impl Session {
         let now = self.now();
         self.scheduler.tick(now);
         self.overdue_mail(now);
+        self.overdue_checks(now);
         if self.scheduler.is_lost().is_some() {
             return;
         }
@@ -424,6 +446,7 @@ impl Handler for Session {
             Kind::Fallen | Kind::Mend | Kind::Mended | Kind::Joined => {
                 self.mending_frame(header.kind, body)?;
             }
+            Kind::Sum | Kind::Summed => self.checking_frame(conn, header, body)?,
             Kind::Bye => self.lose("it ended the connection"),
             _ => {
                 return Err(Violation(
@@ -443,17 +466,40 @@ impl Handler for Session {
 
 /// All sessions of a fabric.
 #[derive(Default)]
-pub(crate) struct Sessions(Mutex<Vec<Arc<Session>>>);
+pub(crate) struct Sessions(Mutex<Known>);
+
+#[derive(Default)]
+struct Known {
+    sessions: Vec<Arc<Session>>,
+    /// What went to and from those that were forgotten.
+    past: Sums,
+}
 
 impl Sessions {
     pub(crate) fn all(&self) -> Vec<Arc<Session>> {
-        locked(&self.0).clone()
+        locked(&self.0).sessions.clone()
     }
 
     /// Keeps a session, and forgets those that have ended.
     pub(crate) fn insert(&self, session: &Arc<Session>) {
-        let mut known = locked(&self.0);
-        known.retain(|session| session.scheduler.is_lost().is_none());
-        known.push(Arc::clone(session));
+        let Known { sessions, past } = &mut *locked(&self.0);
+        let ended = |session: &mut Arc<Session>| session.scheduler.is_lost().is_some();
+        for ended in sessions.extract_if(.., ended) {
+            past.add(&ended.scheduler.report());
+        }
+        sessions.push(Arc::clone(session));
+    }
+
+    /// What went where.
+    pub(crate) fn totals(&self) -> Totals {
+        let known = locked(&self.0);
+        let peers = known.sessions.iter().map(|session| PeerTotals {
+            peer: session.peer,
+            address: session.address.clone(),
+            lost: session.scheduler.is_lost(),
+            under_way: session.scheduler.under_way(),
+            rails: session.scheduler.report(),
+        });
+        known.past.clone().with(peers.collect())
     }
 }

@@ -82,6 +82,9 @@ pub struct Options {
     pub deadline: Option<Duration>,
     /// How far it may stray; the fabric's policy when `None`.
     pub policy: Option<Policy>,
+    /// Whether both ends compute the checksum of the bytes when they are there, to compare them.
+    /// Nobody may change them meanwhile. A value that comes with a write is counted before that.
+    pub verify: bool,
 }
 
 impl Options {
@@ -90,6 +93,7 @@ impl Options {
         Self {
             deadline: Some(deadline),
             policy: None,
+            verify: false,
         }
     }
 
@@ -97,6 +101,13 @@ impl Options {
     #[must_use]
     pub const fn by(mut self, policy: Policy) -> Self {
         self.policy = Some(policy);
+        self
+    }
+
+    /// With a comparison of both ends' checksums.
+    #[must_use]
+    pub const fn verified(mut self) -> Self {
+        self.verify = true;
         self
     }
 

@@ -75,8 +75,12 @@ pub struct Delivery {
 /// The end of a transfer.
 pub type Outcome<T = Delivery> = Result<T, FabricError>;
 
+/// What is done with an outcome instead of handing it to whoever waits.
+type Then<T> = Box<dyn FnOnce(Outcome<T>) + Send>;
+
 struct State<T> {
     outcome: Option<Outcome<T>>,
+    then: Option<Then<T>>,
     taken: bool,
     waker: Option<Waker>,
 }
@@ -92,6 +96,7 @@ impl<T> Default for Slot<T> {
         Self {
             state: Mutex::new(State {
                 outcome: None,
+                then: None,
                 taken: false,
                 waker: None,
             }),
@@ -103,6 +108,13 @@ impl<T> Default for Slot<T> {
 impl<T> Slot<T> {
     fn state(&self) -> MutexGuard<'_, State<T>> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A slot that hands what is put into it on.
+    pub(crate) fn then(next: impl FnOnce(Outcome<T>) + Send + 'static) -> Self {
+        let slot = Self::default();
+        slot.state().then = Some(Box::new(next));
+        slot
     }
 
     pub(crate) fn is_put(&self) -> bool {
@@ -123,6 +135,11 @@ impl<T> Slot<T> {
             let mut state = self.state();
             if state.outcome.is_some() || state.taken {
                 return;
+            }
+            if let Some(then) = state.then.take() {
+                state.taken = true;
+                drop(state);
+                return then(outcome);
             }
             state.outcome = Some(outcome);
             state.waker.take()

@@ -50,6 +50,10 @@ pub(crate) enum Kind {
     Mended = 10,
     /// The sender has joined the two halves, or could not.
     Joined = 11,
+    /// Compute the checksum of parts of a region.
+    Sum = 12,
+    /// Here it is.
+    Summed = 13,
     /// Put the payload into a region, then count a value.
     Write = 16,
     /// What became of a frame that wants an answer.
@@ -67,7 +71,7 @@ pub(crate) enum Kind {
 }
 
 impl Kind {
-    const ALL: [Self; 18] = [
+    const ALL: [Self; 20] = [
         Self::Hello,
         Self::Ready,
         Self::Ping,
@@ -79,6 +83,8 @@ impl Kind {
         Self::Mend,
         Self::Mended,
         Self::Joined,
+        Self::Sum,
+        Self::Summed,
         Self::Write,
         Self::Answer,
         Self::Read,

@@ -19,7 +19,7 @@ use crate::fabric::nics::{self, Nearness, Nic, no_meeting};
 use crate::fabric::peer::Peer;
 use crate::fabric::provider::{Endpoint, Events, Joining, Link, Meeting, RailId, Role};
 use crate::fabric::rail::{Missing, Rail};
-use crate::fabric::session::{Makings, Met, Session};
+use crate::fabric::session::{Makings, Met, Parts, Session};
 use crate::fabric::settings::Options;
 use crate::fabric::shm;
 use crate::fabric::socket::Socket;
@@ -241,26 +241,31 @@ impl Core {
         dealt: &BTreeMap<usize, usize>,
     ) -> Result<(usize, &Nic), String> {
         let mut why = format!("the other end uses no {}", offer.path);
-        let mut best: Option<((u8, Reverse<usize>), usize, &Nic)> = None;
         let nics = self.nics.iter().enumerate();
+        let mut fitting = Vec::new();
         for (at, nic) in nics.filter(|(_, nic)| nic.provider.path() == offer.path) {
             match nic.provider.fit(&offer.endpoint, meeting) {
-                Ok(fit) => {
-                    let rank = (fit, Reverse(dealt.get(&at).copied().unwrap_or(0)));
-                    if best.as_ref().is_none_or(|(most, ..)| rank > *most) {
-                        best = Some((rank, at, nic));
-                    }
-                }
+                Ok(fit) => fitting.push((fit, Reverse(dealt.get(&at)), at, nic)),
                 Err(found) => why = found,
             }
         }
-        best.map(|(_, at, nic)| (at, nic)).ok_or(why)
+        // Of those that are alike the first.
+        let best = fitting
+            .into_iter()
+            .rev()
+            .max_by_key(|(fit, dealt, ..)| (*fit, *dealt));
+        best.map(|(.., at, nic)| (at, nic)).ok_or(why)
     }
 
     fn session(&self, peer: Incarnation, address: &str) -> Arc<Session> {
-        let counters = Arc::clone(&self.counters);
-        let silence = self.settings.silence;
-        Session::new(peer, address.to_owned(), counters, self.started, silence)
+        let parts = Parts {
+            counters: Arc::clone(&self.counters),
+            copier: Arc::clone(&self.copier),
+            regions: Arc::clone(&self.sockets.regions),
+            started: self.started,
+            silence: self.settings.silence,
+        };
+        Session::new(peer, address.to_owned(), parts)
     }
 
     /// Gives a session the rails that both ends joined, and closes the others.

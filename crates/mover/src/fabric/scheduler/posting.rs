@@ -10,7 +10,7 @@ use crate::fabric::error::FabricError;
 use crate::fabric::flight::{Flight, Order, Piece};
 use crate::fabric::nics::Near;
 use crate::fabric::port::CHECKED_FROM;
-use crate::fabric::provider::{FlightId, Op, OpId, Posted, RailId, Refusal};
+use crate::fabric::provider::{FlightId, Op, OpError, OpId, Posted, RailId, Refusal};
 use crate::fabric::rail::{InFlight, RailState, allows, asked_for, rail_failed, rank};
 use crate::fabric::transfer::{LeftOut, Slot};
 
@@ -252,7 +252,15 @@ impl State {
             Err(Refusal::Failed(error)) => {
                 flight.in_flight += 1;
                 known.took(op_id, entry);
+                // A link that is at its end says so later: until then it would refuse again and again.
+                let dead = match &error {
+                    OpError::Rail(why) if !known.rail.link.is_worn() => Some(why.clone()),
+                    _ => None,
+                };
                 self.completed(rail, op_id, Err(error));
+                if let Some(why) = dead {
+                    self.rail_down(rail, &why);
+                }
             }
         }
     }

@@ -31,6 +31,8 @@ struct Kept {
     ops: Mutex<Vec<Op>>,
     /// What its port has counted as sent; `None` where it has no counters.
     counted: Mutex<Option<u64>>,
+    /// Whether it is at its end and has not said so yet.
+    dead: std::sync::atomic::AtomicBool,
 }
 
 impl Link for Kept {
@@ -65,6 +67,9 @@ impl Link for Kept {
         }
     }
     fn post(&self, op: Op) -> Result<Posted, Refusal> {
+        if self.dead.load(std::sync::atomic::Ordering::SeqCst) {
+            return Err(Refusal::Failed(OpError::Rail("no lane is left".into())));
+        }
         self.ops.lock().expect("no panic").push(op);
         Ok(Posted::InFlight)
     }
@@ -106,6 +111,7 @@ impl World {
                 nic: (*nic).to_owned(),
                 ops: Mutex::default(),
                 counted: Mutex::new(Some(0)),
+                dead: false.into(),
             });
             let rail = Rail {
                 slot,
@@ -380,4 +386,17 @@ fn a_rail_that_comes_back_carries_what_is_left_and_its_account_goes_on() {
     let sum: u64 = reports.iter().map(|r| r.totals.written.0).sum();
     assert_eq!(sum, 10 * MIB);
     assert_eq!(reports[0].down, None);
+}
+
+#[test]
+fn a_link_that_refuses_before_it_says_that_it_is_down_costs_one_retry_and_not_the_transfer() {
+    let world = World::new(&BOTH_SOCKETS[..2]);
+    world.links[0]
+        .dead
+        .store(true, std::sync::atomic::Ordering::SeqCst);
+    let slot = world.write(8 * MIB, None);
+    let delivery = world.finish(&slot, |_, bytes| Some(bytes));
+    assert_eq!(delivery.receipt.retries, 1);
+    assert_eq!(delivery.nics.len(), 1);
+    assert_eq!(world.scheduler.fallen(), [(RailId(0), false)]);
 }
