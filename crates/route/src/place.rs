@@ -18,6 +18,7 @@ use crate::units::{NumaNode, PciAddress};
 /// | `drive:nvme0` | a drive, its blocks |
 /// | `file:/data/m.safetensors`, or a path with a `/` | a file on a mounted file system |
 /// | `s3://bucket/key`, `gs://…`, `az://…`, `https://…` | an object in a store |
+/// | `crowfly://host:7878/models/m.bin` | a file, folder or memory region that `crowfly serve` exposes |
 /// | `remote:host:0`, `remote:gpu:0` | the same kind of memory on a peer of the same shape |
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Place {
@@ -35,6 +36,8 @@ pub enum Place {
     File(String),
     /// An object in a store, by URL.
     Object(String),
+    /// What a `crowfly serve` elsewhere exposes under a name, by URL.
+    Served(String),
     /// Memory of a peer server with the same shape as this one.
     Remote(Memory),
 }
@@ -47,6 +50,9 @@ pub enum Memory {
     /// The peer's GPU memory.
     Gpu(u32),
 }
+
+/// How the URL of something that a `crowfly serve` exposes begins.
+pub const SERVED_SCHEME: &str = "crowfly://";
 
 const OBJECT_SCHEMES: [&str; 6] = ["s3://", "gs://", "az://", "abfs://", "http://", "https://"];
 
@@ -69,7 +75,7 @@ impl fmt::Display for Place {
             Self::Nic(name) => write!(f, "nic:{name}"),
             Self::Drive(name) => write!(f, "drive:{name}"),
             Self::File(path) => write!(f, "file:{path}"),
-            Self::Object(url) => f.write_str(url),
+            Self::Object(url) | Self::Served(url) => f.write_str(url),
             Self::Remote(memory) => write!(f, "remote:{memory}"),
         }
     }
@@ -78,7 +84,7 @@ impl fmt::Display for Place {
 /// The text is not a locator of a place.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "`{text}` is not a place ({why}); write one of host, host:N, gpu:N, peer:ADDRESS, nic:NAME, drive:NAME, file:PATH, s3://…, remote:gpu:N"
+    "`{text}` is not a place ({why}); write one of host, host:N, gpu:N, peer:ADDRESS, nic:NAME, drive:NAME, file:PATH, s3://…, crowfly://HOST:PORT/NAME, remote:gpu:N"
 )]
 pub struct BadPlace {
     /// What was written.
@@ -101,6 +107,12 @@ impl FromStr for Place {
             return match holder.chars().any(|c| c.is_alphanumeric()) {
                 true => Ok(Self::Object(text.to_owned())),
                 false => Err(bad("no bucket or host after ://")),
+            };
+        }
+        if let Some(served) = text.strip_prefix(SERVED_SCHEME) {
+            return match served.chars().next() {
+                Some(first) if first != '/' => Ok(Self::Served(text.to_owned())),
+                _ => Err(bad("no host after ://")),
             };
         }
         if let Some(rest) = text.strip_prefix("remote:") {
@@ -171,6 +183,7 @@ mod tests {
             "s3://bucket/key",
             "s3://bucket",
             "https://[::1]:9000/key",
+            "crowfly://[::1]:7878/models/a b",
             "remote:gpu:7",
             "remote:host",
         ] {
@@ -192,6 +205,8 @@ mod tests {
             "tpu:0",
             "s3://",
             "s3:///key",
+            "crowfly://",
+            "crowfly:///models",
             "gs://?",
             "az://..",
             "https://",

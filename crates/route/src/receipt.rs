@@ -152,6 +152,13 @@ pub enum Verification {
         /// In hexadecimal.
         checksum: String,
     },
+    /// The bytes have, where they arrived, the checksum that was computed where they left.
+    Agreed {
+        /// The algorithm.
+        algorithm: String,
+        /// In hexadecimal.
+        checksum: String,
+    },
     /// They differ: the data must not be used.
     Differs {
         /// The algorithm.

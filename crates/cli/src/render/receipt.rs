@@ -178,6 +178,14 @@ fn verification(verification: &Verification) -> Vec<Cell> {
             Cell::styled(GOOD, "matches"),
             format!(" a second reading of the source: {algorithm} {checksum}").into(),
         ],
+        Verification::Agreed {
+            algorithm,
+            checksum,
+        } => vec![
+            Cell::styled(GOOD, "matches"),
+            format!(" where the bytes arrived what it was where they left: {algorithm} {checksum}")
+                .into(),
+        ],
         Verification::Differs {
             algorithm,
             expected,

@@ -25,7 +25,7 @@ impl World<'_> {
                 self.topology.blocks.contains_key(name)
                     || matches!(self.topology.find(name), Some(Device::Drive(_)))
             }
-            Place::File(_) | Place::Object(_) => true,
+            Place::File(_) | Place::Object(_) | Place::Served(_) => true,
         };
         if exists {
             return Ok(());
@@ -98,7 +98,7 @@ impl World<'_> {
                 let address = |address: PciAddress| format!("peer:{address}");
                 publishing.map(|f| address(f.address)).collect()
             }
-            Place::File(_) | Place::Object(_) => Vec::new(),
+            Place::File(_) | Place::Object(_) | Place::Served(_) => Vec::new(),
         }
     }
 }
