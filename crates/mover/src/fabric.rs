@@ -16,7 +16,7 @@ mod copier;
 mod counter;
 mod descriptor;
 mod error;
-mod fields;
+pub(crate) mod fields;
 mod flight;
 mod gate;
 mod group;

@@ -12,8 +12,11 @@ use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use crowfly_route::place::Place;
 use crowfly_route::units::{NumaNode, PciAddress};
 use rustix::mm::{Advice, MapFlags, ProtFlags};
+
+use crate::fabric::Backing;
 
 mod region;
 mod relay;
@@ -93,6 +96,8 @@ pub(crate) struct Memory {
     /// Whether pages of a file were laid over part of it.
     follows_file: AtomicBool,
     _allocator: Option<OwnedFd>,
+    /// Whose mapping it is, where it is not this type's own.
+    lender: Option<Arc<Backing>>,
 }
 
 // SAFETY: the mapping is plain memory without thread affinity; who may write which part is decided
@@ -103,6 +108,9 @@ unsafe impl Sync for Memory {}
 
 impl Drop for Memory {
     fn drop(&mut self) {
+        if self.lender.is_some() {
+            return;
+        }
         // SAFETY: the mapping was made by this type with exactly this base and length, and no
         // `Target` or `Region` can exist any more since each holds an `Arc` of it.
         let _ = unsafe { rustix::mm::munmap(self.base.as_ptr().cast(), self.len) };
@@ -156,6 +164,7 @@ impl Memory {
             },
             follows_file: AtomicBool::new(false),
             _allocator: None,
+            lender: None,
         }))
     }
 
@@ -194,6 +203,24 @@ impl Memory {
             kind: MemoryKind::Peer(address),
             follows_file: AtomicBool::new(false),
             _allocator: Some(fd),
+            lender: None,
+        }))
+    }
+
+    /// Memory that is registered with the fabric, so that what storage reads can leave from where
+    /// it landed. `None` when it is not host memory that may be written to.
+    pub(crate) fn over(backing: &Arc<Backing>) -> Option<Arc<Self>> {
+        let Place::Host(numa) = *backing.place() else {
+            return None;
+        };
+        let base = NonNull::new(backing.as_ptr()).filter(|_| backing.writable())?;
+        Some(Arc::new(Self {
+            base,
+            len: backing.len(),
+            kind: MemoryKind::Host { numa, huge: false },
+            follows_file: AtomicBool::new(false),
+            _allocator: None,
+            lender: Some(Arc::clone(backing)),
         }))
     }
 
@@ -377,6 +404,22 @@ impl Target {
         let written =
             unsafe { libc::pwrite(file.as_raw_fd(), self.pointer().cast(), self.len(), offset) };
         usize::try_from(written).map_err(|_| io::Error::last_os_error())
+    }
+
+    /// Copies bytes out, from `skip` on; returns how many there were. Unlike [`Self::with_bytes`], it
+    /// may be used on memory that peers can write to at the same time.
+    pub(crate) fn copy_out(&self, skip: usize, out: &mut [u8]) -> usize {
+        let len = out.len().min(self.len().saturating_sub(skip));
+        // SAFETY: `len` bytes from `skip` on lie inside this part of host memory and in `out`, which
+        // cannot overlap it: no references to the bytes of a memory exist while parts are handed out.
+        unsafe {
+            std::ptr::copy_nonoverlapping(
+                self.pointer().add(skip.min(self.len())),
+                out.as_mut_ptr(),
+                len,
+            );
+        }
+        len
     }
 
     /// Runs `use_bytes` on the bytes of plain host memory after the device is done with them.

@@ -83,12 +83,37 @@ impl Source {
             }
         };
         let mut buffered = open(0).map_err(failed)?;
-        let stamp = Stamp::of(&buffered).map_err(failed)?;
-        let size = if is_device {
-            buffered.seek(SeekFrom::End(0)).map_err(failed)?
-        } else {
-            stamp.len
+        let device_size = match is_device {
+            true => Some(buffered.seek(SeekFrom::End(0)).map_err(failed)?),
+            false => None,
         };
+        Self::of(path, buffered, device_size)
+    }
+
+    /// A regular file that was opened for reading by someone who knows how; `path` is its name in
+    /// errors.
+    pub(crate) fn opened(path: &Path, file: File) -> Result<Self, TransferError> {
+        let name = path.display().to_string();
+        let metadata = file.metadata().map_err(|source| TransferError::Open {
+            path: name.clone(),
+            source,
+        })?;
+        match not_a_file(&metadata) {
+            None => Self::of(path, file, None),
+            Some(found) => {
+                let found = found.as_str();
+                Err(TransferError::NotAFile { path: name, found })
+            }
+        }
+    }
+
+    fn of(path: &Path, buffered: File, device_size: Option<u64>) -> Result<Self, TransferError> {
+        let name = path.display().to_string();
+        let stamp = Stamp::of(&buffered).map_err(|source| TransferError::Open {
+            path: name.clone(),
+            source,
+        })?;
+        let (is_device, size) = (device_size.is_some(), device_size.unwrap_or(stamp.len));
         if !is_device && !says_its_size(&buffered, size) {
             let found = NO_SIZE;
             return Err(TransferError::NotAFile { path: name, found });
@@ -123,6 +148,11 @@ impl Source {
     /// Bytes in it when it was opened.
     pub const fn size(&self) -> u64 {
         self.size
+    }
+
+    /// What identified it when it was opened.
+    pub const fn stamp(&self) -> Stamp {
+        self.stamp
     }
 
     /// Why it cannot be read directly, if it cannot.

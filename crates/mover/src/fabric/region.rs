@@ -165,6 +165,11 @@ impl Region {
         &self.core.descriptor
     }
 
+    /// The memory itself, for requests to storage.
+    pub(crate) fn backing(&self) -> &Arc<Backing> {
+        &self.core.backing
+    }
+
     /// Bytes of the region.
     pub fn len(&self) -> usize {
         self.core.backing.len()

@@ -1,0 +1,325 @@
+//! What a copy's bytes did on their way, leg by leg: out of storage, across the fabric, into storage.
+
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use crowfly_route::hop::{Carrier, CpuWork, Hop, HostUse, Route, Stop};
+use crowfly_route::obstacle::Obstacle;
+use crowfly_route::place::Place;
+use crowfly_route::receipt::{CpuSeconds, Path, Share};
+use crowfly_route::units::Bytes;
+use serde::{Deserialize, Serialize};
+
+use super::limits::{MAX_ACCOUNT, MAX_OBSTACLES};
+use crate::fabric::Delivery;
+use crate::job::Ledger;
+use crate::pass;
+
+/// What a leg does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Doing {
+    /// Reads storage.
+    Reading,
+    /// Crosses the fabric.
+    Crossing,
+    /// Writes storage.
+    Writing,
+}
+
+/// Which end did it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum End {
+    /// The process that copies.
+    Here,
+    /// The server.
+    There,
+}
+
+/// One leg of the way.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Leg {
+    /// What it does.
+    pub doing: Doing,
+    /// Which end did it.
+    pub end: End,
+    /// Bytes by path; they sum to what went this leg.
+    pub shares: Vec<Share>,
+    /// CPU time that it took there.
+    pub cpu: CpuSeconds,
+    /// Requests that were made again.
+    pub retries: u64,
+    /// Bytes that devices moved beyond those asked for.
+    pub overread: Bytes,
+    /// The hops of the path that carried most.
+    pub hops: Vec<Hop>,
+    /// Why no better way was taken.
+    pub obstacles: Vec<Obstacle>,
+}
+
+impl Leg {
+    const fn new(doing: Doing, end: End) -> Self {
+        Self {
+            doing,
+            end,
+            shares: Vec::new(),
+            cpu: CpuSeconds {
+                user: 0.0,
+                system: 0.0,
+            },
+            retries: 0,
+            overread: Bytes(0),
+            hops: Vec::new(),
+            obstacles: Vec::new(),
+        }
+    }
+
+    /// Bytes that went this leg.
+    pub fn bytes(&self) -> Bytes {
+        self.shares.iter().map(|share| share.bytes).sum()
+    }
+
+    fn take(&mut self, other: Self) {
+        for share in other.shares {
+            let mut known = self.shares.iter_mut();
+            match known.find(|known| (known.path, known.class) == (share.path, share.class)) {
+                Some(known) => known.bytes += share.bytes,
+                None => self.shares.push(share),
+            }
+        }
+        self.cpu.user += other.cpu.user;
+        self.cpu.system += other.cpu.system;
+        self.retries += other.retries;
+        self.overread += other.overread;
+        if self.hops.is_empty() {
+            self.hops = other.hops;
+        }
+        for obstacle in other.obstacles {
+            if !self
+                .obstacles
+                .iter()
+                .any(|known| known.code == obstacle.code)
+            {
+                self.obstacles.push(obstacle);
+            }
+        }
+    }
+}
+
+/// The legs of one copy, from the source to the destination.
+#[derive(Debug, Default)]
+pub(crate) struct Legs(Mutex<Vec<Leg>>);
+
+impl Legs {
+    fn legs(&self) -> MutexGuard<'_, Vec<Leg>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Adds to the leg that does the same at the same end.
+    pub(crate) fn add(&self, leg: Leg) {
+        let mut legs = self.legs();
+        match legs
+            .iter_mut()
+            .find(|known| (known.doing, known.end) == (leg.doing, leg.end))
+        {
+            Some(known) => known.take(leg),
+            None => {
+                legs.push(leg);
+                legs.sort_by_key(|leg| leg.doing);
+            }
+        }
+    }
+
+    /// A part came out of storage here, or went into it.
+    pub(crate) fn stored(&self, doing: Doing, ledger: Ledger) {
+        let mut leg = Leg::new(doing, End::Here);
+        leg.shares = pass::shares(&ledger);
+        leg.cpu = ledger.cpu;
+        leg.retries = ledger.retries;
+        leg.overread = Bytes(ledger.overread);
+        let largest = leg.shares.iter().max_by_key(|share| share.bytes);
+        leg.hops = largest.map_or(Vec::new(), |share| hops(doing, share.path));
+        leg.obstacles = ledger.obstacles;
+        self.add(leg);
+    }
+
+    /// A part crossed the fabric by a transfer of this end.
+    pub(crate) fn crossed(&self, delivery: Delivery) {
+        let receipt = delivery.receipt;
+        self.add(Leg {
+            doing: Doing::Crossing,
+            end: End::Here,
+            shares: receipt.shares,
+            cpu: receipt.cpu,
+            retries: receipt.retries,
+            overread: receipt.overread,
+            hops: receipt.route.hops,
+            obstacles: receipt.obstacles,
+        });
+    }
+
+    /// CPU time of work that belongs to a leg, such as checksums.
+    pub(crate) fn worked(&self, doing: Doing, cpu: CpuSeconds) {
+        let mut leg = Leg::new(doing, End::Here);
+        leg.cpu = cpu;
+        self.add(leg);
+    }
+
+    /// All of them, in order.
+    pub(crate) fn all(&self) -> Vec<Leg> {
+        self.legs().clone()
+    }
+
+    /// As JSON for the other end, short enough to be read there.
+    pub(crate) fn to_json(&self) -> String {
+        let mut legs = self.all();
+        for leg in &mut legs {
+            leg.obstacles.truncate(MAX_OBSTACLES);
+        }
+        let text = |legs: &[Leg]| serde_json::to_string(legs).unwrap_or_default();
+        let told = text(&legs);
+        if told.len() <= MAX_ACCOUNT {
+            return told;
+        }
+        for leg in &mut legs {
+            leg.obstacles.clear();
+        }
+        let told = text(&legs);
+        if told.len() <= MAX_ACCOUNT {
+            told
+        } else {
+            String::new()
+        }
+    }
+
+    /// What the other end told, seen from here.
+    pub(crate) fn told(&self, json: &str) {
+        let legs: Vec<Leg> = serde_json::from_str(json).unwrap_or_default();
+        for mut leg in legs {
+            leg.end = End::There;
+            leg.hops = leg.hops.into_iter().map(from_here).collect();
+            self.add(leg);
+        }
+    }
+}
+
+/// A hop that the other end told, as it looks from here.
+fn from_here(hop: Hop) -> Hop {
+    Hop {
+        from: mirrored(hop.from),
+        to: mirrored(hop.to),
+        ..hop
+    }
+}
+
+fn mirrored(stop: Stop) -> Stop {
+    match stop {
+        Stop::Remote { stop } => *stop,
+        Stop::Network => Stop::Network,
+        here => Stop::Remote {
+            stop: Box::new(here),
+        },
+    }
+}
+
+/// The hops of a storage path.
+fn hops(doing: Doing, path: Path) -> Vec<Hop> {
+    let drive = || Stop::Drive {
+        name: "drive".into(),
+    };
+    let host = |use_| Stop::Host { use_, numa: None };
+    let hop = |from, to, carrier| Hop {
+        from,
+        to,
+        carrier,
+        crosses: Vec::new(),
+        capacity: None,
+    };
+    let dma = || Carrier::Dma {
+        device: "drive".into(),
+    };
+    let copy = Carrier::Cpu {
+        work: CpuWork::KernelCopy,
+    };
+    let (memory, cache) = (HostUse::Application, HostUse::PageCache);
+    match (doing, path) {
+        (Doing::Reading, Path::Cached) => vec![
+            hop(drive(), host(cache), dma()),
+            hop(host(cache), host(memory), copy),
+        ],
+        (Doing::Reading, _) => vec![hop(drive(), host(memory), dma())],
+        (_, Path::Cached) => vec![
+            hop(host(memory), host(cache), copy),
+            hop(host(cache), drive(), dma()),
+        ],
+        _ => vec![hop(host(memory), drive(), dma())],
+    }
+}
+
+/// The whole way as one route.
+pub(crate) fn route(legs: &[Leg], from: &Place, to: &Place) -> Route {
+    let name = |leg: &Leg| {
+        let largest = leg.shares.iter().max_by_key(|share| share.bytes);
+        largest.map(|share| share.path.as_str())
+    };
+    let names: Vec<&str> = legs.iter().filter_map(name).collect();
+    Route {
+        name: match names.is_empty() {
+            true => "none".into(),
+            false => names.join("+"),
+        },
+        from: from.clone(),
+        to: to.clone(),
+        hops: legs.iter().flat_map(|leg| leg.hops.clone()).collect(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crowfly_route::hop::Class;
+
+    use super::*;
+
+    fn leg(doing: Doing, bytes: u64) -> Leg {
+        Leg {
+            shares: vec![Share {
+                path: Path::Cached,
+                class: Class::Staged,
+                bytes: Bytes(bytes),
+                because: None,
+            }],
+            hops: hops(doing, Path::Cached),
+            ..Leg::new(doing, End::Here)
+        }
+    }
+
+    #[test]
+    fn legs_come_in_the_order_of_the_bytes_and_the_same_leg_is_one() {
+        let legs = Legs::default();
+        legs.add(leg(Doing::Writing, 3));
+        legs.add(leg(Doing::Reading, 5));
+        legs.add(leg(Doing::Reading, 7));
+        let all = legs.all();
+        let told: Vec<_> = all.iter().map(|leg| (leg.doing, leg.bytes().0)).collect();
+        assert_eq!(told, [(Doing::Reading, 12), (Doing::Writing, 3)]);
+    }
+
+    #[test]
+    fn what_the_other_end_did_is_told_as_seen_from_here() {
+        let there = Legs::default();
+        there.add(leg(Doing::Reading, 5));
+        let here = Legs::default();
+        here.told(&there.to_json());
+        let all = here.all();
+        assert_eq!((all[0].end, all[0].bytes()), (End::There, Bytes(5)));
+        assert!(
+            all[0]
+                .hops
+                .iter()
+                .all(|hop| matches!(hop.from, Stop::Remote { .. }))
+        );
+        here.told("[{\"no\": \"leg\"}]");
+        here.told("garbage");
+        assert_eq!(here.all(), all, "what is no account changes nothing");
+    }
+}

@@ -1,0 +1,526 @@
+//! A connection to a server, on which several threads can ask at a time.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::net::{TcpStream, ToSocketAddrs};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use crowfly_route::policy::Policy;
+
+use super::channel::{Channel, FabricChannel};
+use super::error::ServiceError;
+use super::limits::{COURTESY, INTRODUCTION, LOOK, PATIENCE, WINDOW};
+use super::message::{Answer, Entry, Part, Request, Tag, VERSION};
+use super::name::{Location, Name, RelativePath};
+use super::ring::{Ring, Slot};
+use super::server::Auth;
+use super::tls::TlsChannel;
+use super::welcome::{Join, Welcome};
+use crate::fabric::{
+    Access, Fabric, FabricError, Incarnation, Options, Peer, RegionDescriptor, Settings, SharedKey,
+};
+
+/// How to connect.
+#[derive(Clone, Debug)]
+pub struct Dialing {
+    /// How to say who this is.
+    pub auth: Auth,
+    /// The fabric: NICs, shared memory, patience. The key is set by the client.
+    pub fabric: Settings,
+    /// How long connecting, and any one request, may take.
+    pub patience: Duration,
+}
+
+impl Dialing {
+    /// The usual way, with this much said of who it is.
+    ///
+    /// # Errors
+    /// When the kernel gives no random bytes.
+    pub fn by(auth: Auth) -> Result<Self, ServiceError> {
+        Ok(Self {
+            fabric: Settings::new(auth.fabric_key()?),
+            auth,
+            patience: PATIENCE,
+        })
+    }
+}
+
+/// Something that was opened at a server.
+pub(crate) enum Opened {
+    File { file: u32, size: u64, tag: Tag },
+    Folder,
+    Memory(Box<RegionDescriptor>),
+}
+
+#[derive(Default)]
+struct Waiting {
+    answers: HashMap<u64, Sender<Answer>>,
+    /// Why nothing more will come.
+    end: Option<(&'static str, String)>,
+}
+
+struct Line {
+    channel: Box<dyn Channel>,
+    peer: Peer,
+    server: String,
+    waiting: Mutex<Waiting>,
+    stop: AtomicBool,
+}
+
+impl Line {
+    fn waiting(&self) -> MutexGuard<'_, Waiting> {
+        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Hands answers to whoever waits for them, until nothing more can come.
+    fn listen(&self) {
+        let (code, why) = loop {
+            if self.stop.load(Ordering::Acquire) {
+                break ("cancelled", "the connection was ended here".to_owned());
+            }
+            match self.channel.receive(LOOK) {
+                Ok(None) => match self.peer.lost() {
+                    Some(why) => break ("peer-lost", why),
+                    None => continue,
+                },
+                Ok(Some(message)) => match Answer::decode(&message) {
+                    Ok((0, Answer::Failed { code, message })) => {
+                        break (ServiceError::known(&code), message);
+                    }
+                    Ok((number, answer)) => {
+                        let waits = self.waiting().answers.remove(&number);
+                        if let Some(waits) = waits {
+                            let _ = waits.send(answer);
+                        }
+                    }
+                    Err(error) => break ("protocol-violation", error.to_string()),
+                },
+                Err(error) => break (error.code(), error.to_string()),
+            }
+        };
+        let mut waiting = self.waiting();
+        waiting.end = Some((code, why));
+        waiting.answers.clear();
+    }
+
+    fn ended(&self) -> ServiceError {
+        let end = self.waiting().end.clone();
+        let (code, message) = end.unwrap_or(("peer-lost", "it answers no more".to_owned()));
+        let server = self.server.clone();
+        match code {
+            "peer-lost" => ServiceError::Lost {
+                server,
+                why: message,
+            },
+            code => ServiceError::Remote {
+                server,
+                code,
+                message,
+            },
+        }
+    }
+}
+
+/// A connection to a server.
+pub struct Client {
+    line: Arc<Line>,
+    listener: Option<JoinHandle<()>>,
+    ring: Ring,
+    next: AtomicU64,
+    patience: Duration,
+    window: usize,
+    /// Ended last: its threads carry all of the above.
+    _fabric: Fabric,
+}
+
+impl fmt::Debug for Client {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Client(of {})", self.line.server)
+    }
+}
+
+impl Client {
+    /// Connects to the server at `host:port`.
+    ///
+    /// # Errors
+    /// When it cannot be reached, or one end does not accept the other.
+    pub fn connect(location: &Location, dialing: &Dialing) -> Result<Self, ServiceError> {
+        let until = Instant::now() + dialing.patience;
+        let server = location.server.clone();
+        let left = || until.saturating_duration_since(Instant::now());
+        let (fabric, channel, peer) = match &dialing.auth {
+            Auth::Certificates(_) => certified(location, dialing, until)?,
+            Auth::Open | Auth::Key(_) => {
+                let fabric = Fabric::new(Settings {
+                    key: dialing.auth.fabric_key()?,
+                    ..dialing.fabric.clone()
+                })?;
+                let peer = fabric.connect(&server, Options::within(left()))?;
+                let channel: Box<dyn Channel> = Box::new(FabricChannel(peer.clone()));
+                (fabric, channel, peer)
+            }
+        };
+        let ring = Ring::registered(&fabric, WINDOW, Access::READ_WRITE)?;
+        let line = Arc::new(Line {
+            channel,
+            peer,
+            server,
+            waiting: Mutex::default(),
+            stop: AtomicBool::new(false),
+        });
+        let listening = Arc::clone(&line);
+        let listener = std::thread::Builder::new()
+            .name("crowfly-answers".into())
+            .spawn(move || listening.listen())
+            .map_err(|source| ServiceError::Setup {
+                what: "starting a thread",
+                source,
+            })?;
+        let mut client = Self {
+            line,
+            listener: Some(listener),
+            ring,
+            next: AtomicU64::new(1),
+            patience: dialing.patience,
+            window: WINDOW,
+            _fabric: fabric,
+        };
+        client.window = client.begin(left().min(INTRODUCTION))?;
+        Ok(client)
+    }
+
+    /// Introduces this end; how many requests may be under way.
+    fn begin(&self, time: Duration) -> Result<usize, ServiceError> {
+        let Some(region) = self.ring.region() else {
+            return Err(self.odd("its own memory is not registered"));
+        };
+        let memory = Box::new(region.descriptor().clone());
+        let version = VERSION;
+        match self.ask(Request::Begin { version, memory }, time)? {
+            Answer::Begun {
+                version: VERSION,
+                requests,
+            } if requests > 0 => Ok(usize::from(requests).min(WINDOW)),
+            Answer::Begun { .. } => Err(self.odd("it speaks another version")),
+            _ => Err(self.odd("it did not answer the introduction")),
+        }
+    }
+
+    fn odd(&self, what: &'static str) -> ServiceError {
+        ServiceError::Protocol {
+            peer: self.line.server.clone(),
+            what,
+        }
+    }
+
+    /// Parts that may be under way at a time.
+    pub(crate) const fn window(&self) -> usize {
+        self.window
+    }
+
+    /// Buffers that the server reaches.
+    pub(crate) const fn ring(&self) -> &Ring {
+        &self.ring
+    }
+
+    /// The server on the fabric.
+    pub(crate) fn peer(&self) -> &Peer {
+        &self.line.peer
+    }
+
+    /// Asks, and waits for the answer.
+    fn ask(&self, request: Request, time: Duration) -> Result<Answer, ServiceError> {
+        let (answers, answer) = channel();
+        let number = {
+            let mut waiting = self.line.waiting();
+            if waiting.end.is_some() {
+                drop(waiting);
+                return Err(self.line.ended());
+            }
+            // Numbers are sent in order.
+            let number = self.next.fetch_add(1, Ordering::Relaxed);
+            waiting.answers.insert(number, answers);
+            let sent = self.line.channel.send(&request.encode(number), time);
+            if let Err(error) = sent {
+                waiting.answers.remove(&number);
+                return Err(error);
+            }
+            number
+        };
+        match answer.recv_timeout(time.saturating_add(COURTESY)) {
+            Ok(Answer::Failed { code, message }) => Err(ServiceError::Remote {
+                server: self.line.server.clone(),
+                code: ServiceError::known(&code),
+                message,
+            }),
+            Ok(answer) => Ok(answer),
+            Err(RecvTimeoutError::Disconnected) => Err(self.line.ended()),
+            Err(RecvTimeoutError::Timeout) => {
+                self.line.waiting().answers.remove(&number);
+                Err(ServiceError::Deadline {
+                    what: "a request",
+                    after: time,
+                })
+            }
+        }
+    }
+
+    fn time(&self, until: Option<Instant>) -> Result<Duration, ServiceError> {
+        let Some(until) = until else {
+            return Ok(self.patience);
+        };
+        let left = until.saturating_duration_since(Instant::now());
+        match left.is_zero() {
+            true => Err(ServiceError::Deadline {
+                what: "the copy",
+                after: self.patience,
+            }),
+            false => Ok(left.min(self.patience)),
+        }
+    }
+
+    /// Opens something for reading.
+    pub(crate) fn open(
+        &self,
+        name: &Name,
+        path: &RelativePath,
+        policy: Policy,
+        until: Option<Instant>,
+    ) -> Result<Opened, ServiceError> {
+        let request = Request::Open {
+            name: name.clone(),
+            path: path.clone(),
+            policy,
+        };
+        match self.ask(request, self.time(until)?)? {
+            Answer::File { file, size, tag } => Ok(Opened::File { file, size, tag }),
+            Answer::Folder => Ok(Opened::Folder),
+            Answer::Memory(descriptor) => Ok(Opened::Memory(descriptor)),
+            _ => Err(self.odd("it answered something else than was asked")),
+        }
+    }
+
+    /// Entries of a folder after one of them, whether there are more, and how many others there are.
+    pub(crate) fn list(
+        &self,
+        name: &Name,
+        path: &RelativePath,
+        after: &str,
+        until: Option<Instant>,
+    ) -> Result<(Vec<Entry>, bool, u32), ServiceError> {
+        let request = Request::List {
+            name: name.clone(),
+            path: path.clone(),
+            after: after.to_owned(),
+        };
+        match self.ask(request, self.time(until)?)? {
+            Answer::Entries {
+                entries,
+                more,
+                skipped,
+            } => {
+                let mut before = after;
+                for entry in &entries {
+                    if entry.name.as_str() <= before && !(before.is_empty()) {
+                        return Err(self.odd("its listing is out of order"));
+                    }
+                    before = &entry.name;
+                }
+                match more && entries.is_empty() {
+                    true => Err(self.odd("its listing does not end")),
+                    false => Ok((entries, more, skipped)),
+                }
+            }
+            _ => Err(self.odd("it answered something else than was asked")),
+        }
+    }
+
+    fn part(&self, file: u32, offset: u64, len: usize, slot: &Slot<'_>, time: Duration) -> Part {
+        Part {
+            file,
+            offset,
+            len: len as u32,
+            at: slot.at(),
+            within_ms: u32::try_from(time.as_millis()).unwrap_or(u32::MAX),
+        }
+    }
+
+    fn sums(&self, answer: Answer) -> Result<Vec<u64>, ServiceError> {
+        match answer {
+            Answer::Sums(sums) => Ok(sums),
+            _ => Err(self.odd("it answered something else than was asked")),
+        }
+    }
+
+    /// Has a part of a file written into a buffer.
+    pub(crate) fn read(
+        &self,
+        file: u32,
+        (offset, len): (u64, usize),
+        slot: &Slot<'_>,
+        sums: bool,
+        until: Option<Instant>,
+    ) -> Result<Vec<u64>, ServiceError> {
+        let time = self.time(until)?;
+        let part = self.part(file, offset, len, slot, time);
+        let answer = self.ask(Request::Read { part, sums }, time)?;
+        self.sums(answer)
+    }
+
+    /// Has a part fetched from a buffer.
+    pub(crate) fn write(
+        &self,
+        file: u32,
+        (offset, len): (u64, usize),
+        slot: &Slot<'_>,
+        sums: Vec<u64>,
+        until: Option<Instant>,
+    ) -> Result<Vec<u64>, ServiceError> {
+        let time = self.time(until)?;
+        let part = self.part(file, offset, len, slot, time);
+        let answer = self.ask(Request::Write { part, sums }, time)?;
+        self.sums(answer)
+    }
+
+    /// Begins a file there; its number, and the ranges that are there already.
+    pub(crate) fn create(
+        &self,
+        request: Request,
+        until: Option<Instant>,
+    ) -> Result<(u32, Vec<std::ops::Range<u64>>), ServiceError> {
+        match self.ask(request, self.time(until)?)? {
+            Answer::Created { file, have } => Ok((file, have)),
+            _ => Err(self.odd("it answered something else than was asked")),
+        }
+    }
+
+    /// Ends a file there, whole or not; its checksum where that is known, and the server's account.
+    pub(crate) fn end(
+        &self,
+        file: u32,
+        commit: bool,
+        until: Option<Instant>,
+    ) -> Result<(Option<u64>, String), ServiceError> {
+        let request = match commit {
+            true => Request::Commit { file },
+            false => Request::Close { file },
+        };
+        match self.ask(request, self.time(until)?)? {
+            Answer::Account { digest, legs } => Ok((digest, legs)),
+            _ => Err(self.odd("it answered something else than was asked")),
+        }
+    }
+
+    /// The checksums of a part of exposed memory.
+    pub(crate) fn sums_of(
+        &self,
+        name: &Name,
+        offset: u64,
+        len: usize,
+        until: Option<Instant>,
+    ) -> Result<Vec<u64>, ServiceError> {
+        let request = Request::Sums {
+            name: name.clone(),
+            offset,
+            len: len as u32,
+        };
+        let answer = self.ask(request, self.time(until)?)?;
+        self.sums(answer)
+    }
+
+    /// The time and policy of a transfer of this end.
+    pub(crate) fn options(
+        &self,
+        policy: Policy,
+        until: Option<Instant>,
+    ) -> Result<Options, ServiceError> {
+        Ok(Options::within(self.time(until)?).by(policy))
+    }
+}
+
+impl Drop for Client {
+    fn drop(&mut self) {
+        self.line.stop.store(true, Ordering::Release);
+        self.line.channel.close();
+        self.line.peer.close();
+        if let Some(listener) = self.listener.take() {
+            let _ = listener.join();
+        }
+    }
+}
+
+/// Connects with certificates: first the channel that they protect, then the fabric that it tells of.
+fn certified(
+    location: &Location,
+    dialing: &Dialing,
+    until: Instant,
+) -> Result<(Fabric, Box<dyn Channel>, Peer), ServiceError> {
+    let Auth::Certificates(identity) = &dialing.auth else {
+        return Err(ServiceError::Stopping);
+    };
+    let server = location.server.as_str();
+    let left = || until.saturating_duration_since(Instant::now());
+    let unreachable = |error: std::io::Error| match error.kind() {
+        std::io::ErrorKind::TimedOut => ServiceError::Deadline {
+            what: "the connection",
+            after: dialing.patience,
+        },
+        _ => FabricError::Unreachable {
+            address: server.to_owned(),
+            source: Arc::new(error),
+        }
+        .into(),
+    };
+    let mut last = std::io::Error::from(std::io::ErrorKind::NotFound);
+    let mut found = None;
+    for address in server.to_socket_addrs().map_err(unreachable)? {
+        match TcpStream::connect_timeout(&address, left().max(Duration::from_millis(1))) {
+            Ok(stream) => {
+                found = Some((stream, address));
+                break;
+            }
+            Err(error) => last = error,
+        }
+    }
+    let (stream, mut address) = found.ok_or(last).map_err(unreachable)?;
+    let channel = TlsChannel::dial(stream, location.host(), server, identity)?;
+    channel.handshake(until)?;
+    // What the server thinks of this end's certificate comes only with its first word.
+    let message = channel.receive(left())?.ok_or(ServiceError::Deadline {
+        what: "the welcome",
+        after: dialing.patience,
+    })?;
+    let welcome = Welcome::decode(&message).map_err(|what| ServiceError::Protocol {
+        peer: server.to_owned(),
+        what,
+    })?;
+    let fabric = Fabric::new(Settings {
+        key: SharedKey::from_bytes(welcome.key),
+        ..dialing.fabric.clone()
+    })?;
+    channel.send(&join(&fabric).encode(), left())?;
+    address.set_port(welcome.port);
+    let peer = fabric.connect(&address.to_string(), Options::within(left()))?;
+    expected(server, &peer, welcome.incarnation)?;
+    Ok((fabric, Box::new(channel), peer))
+}
+
+fn join(fabric: &Fabric) -> Join {
+    Join {
+        incarnation: fabric.incarnation(),
+    }
+}
+
+fn expected(server: &str, peer: &Peer, announced: Incarnation) -> Result<(), ServiceError> {
+    match peer.incarnation() == announced {
+        true => Ok(()),
+        false => Err(ServiceError::Protocol {
+            peer: server.to_owned(),
+            what: "someone else answers on its fabric",
+        }),
+    }
+}

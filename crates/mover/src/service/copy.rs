@@ -1,0 +1,397 @@
+//! A copy: what `crowfly cp` does. Parts go from the source through a buffer to the destination, several
+//! at a time; nothing appears under its name before it is whole.
+
+use std::fmt;
+use std::path::{Path as FsPath, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use crowfly_route::hop::{Class, Route};
+use crowfly_route::obstacle::Obstacle;
+use crowfly_route::place::Place;
+use crowfly_route::policy::Policy;
+use crowfly_route::receipt::{
+    CpuSeconds, RECEIPT_SCHEMA, Receipt, Share, Verification, Visibility,
+};
+use crowfly_route::units::Bytes;
+
+use super::account::{Doing, Leg, Legs, route};
+use super::client::{Client, Dialing};
+use super::error::ServiceError;
+use super::limits::WINDOW;
+use super::name::Location;
+use super::ring::Ring;
+use crate::digest;
+
+mod batch;
+mod ends;
+mod plan;
+
+use batch::Batch;
+use plan::Planned;
+
+/// One side of a copy.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Side {
+    /// A file or folder of this machine.
+    File(PathBuf),
+    /// Host memory, where the bytes are dropped as soon as they have arrived.
+    Host,
+    /// What a server exposes.
+    Served(Location),
+}
+
+impl Side {
+    /// As it stands in receipts.
+    pub fn place(&self) -> Place {
+        match self {
+            Self::File(path) => {
+                let absolute = std::path::absolute(path);
+                let path = absolute.as_deref().unwrap_or(path);
+                Place::File(path.display().to_string())
+            }
+            Self::Host => Place::Host(None),
+            Self::Served(location) => Place::Served(location.to_string()),
+        }
+    }
+}
+
+/// Told of files that must not outlive a process that ends before its time: the path, and whether it
+/// is about to be made (or else is finished or gone).
+pub type Watch = Arc<dyn Fn(&FsPath, bool) + Send + Sync>;
+
+/// What is to be copied.
+#[derive(Clone)]
+pub struct Asked {
+    /// From.
+    pub from: Side,
+    /// To.
+    pub to: Side,
+    /// Whether folders are copied with all that is in them.
+    pub recursive: bool,
+    /// Whether to go on with what an earlier copy left, and to leave what is unfinished on failure.
+    pub resume: bool,
+    /// Whether checksums of both ends are compared.
+    pub verify: bool,
+    /// How far the bytes may stray.
+    pub policy: Policy,
+    /// How long all of it may take.
+    pub timeout: Option<Duration>,
+    /// How to connect.
+    pub dialing: Dialing,
+    /// Told of unfinished files of this machine that are not to be resumed.
+    pub watch: Option<Watch>,
+}
+
+impl fmt::Debug for Asked {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Asked({:?} to {:?})", self.from, self.to)
+    }
+}
+
+/// What was copied.
+#[derive(Clone, Debug)]
+pub struct Copied {
+    /// Files that are whole at their destination.
+    pub files: u64,
+    /// Bytes that were there already, from an earlier copy, and were not moved again.
+    pub resumed: Bytes,
+    /// Entries of folders that were left out: links, devices, names that are no text.
+    pub skipped: u64,
+    /// What went each leg of the way.
+    pub legs: Vec<Leg>,
+    /// All of it.
+    pub receipt: Receipt,
+}
+
+/// What the threads of a copy share.
+struct Watched {
+    total: AtomicU64,
+    moved: AtomicU64,
+    resumed: AtomicU64,
+    stop: AtomicBool,
+}
+
+/// A running copy. Dropping it cancels.
+pub struct Copy {
+    watched: Arc<Watched>,
+    thread: Option<JoinHandle<Result<Copied, ServiceError>>>,
+}
+
+impl fmt::Debug for Copy {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Copy({} of {})", self.moved(), self.total())
+    }
+}
+
+impl Copy {
+    /// Starts.
+    ///
+    /// # Errors
+    /// When the two sides make no sense together, or a thread cannot be had. Whether they are there shows
+    /// only in [`Copy::wait`].
+    pub fn start(asked: Asked) -> Result<Self, ServiceError> {
+        sensible(&asked)?;
+        let watched = Arc::new(Watched {
+            total: AtomicU64::new(0),
+            moved: AtomicU64::new(0),
+            resumed: AtomicU64::new(0),
+            stop: AtomicBool::new(false),
+        });
+        let shared = Arc::clone(&watched);
+        let thread = std::thread::Builder::new()
+            .name("crowfly-copy".into())
+            .spawn(move || run(&asked, &shared))
+            .map_err(|source| ServiceError::Setup {
+                what: "starting a thread",
+                source,
+            })?;
+        Ok(Self {
+            watched,
+            thread: Some(thread),
+        })
+    }
+
+    /// Bytes to be copied, as far as is known yet.
+    pub fn total(&self) -> Bytes {
+        Bytes(self.watched.total.load(Ordering::Relaxed))
+    }
+
+    /// Bytes that have arrived so far, those of an earlier copy included.
+    pub fn moved(&self) -> Bytes {
+        let of = |count: &AtomicU64| count.load(Ordering::Relaxed);
+        Bytes(of(&self.watched.moved) + of(&self.watched.resumed))
+    }
+
+    /// Whether it has ended, so that [`Copy::wait`] returns at once.
+    pub fn is_finished(&self) -> bool {
+        self.thread.as_ref().is_none_or(JoinHandle::is_finished)
+    }
+
+    /// Ends it early.
+    pub fn cancel(&self) {
+        self.watched.stop.store(true, Ordering::Release);
+    }
+
+    /// Waits for the end.
+    ///
+    /// # Errors
+    /// What went wrong first.
+    pub fn wait(mut self) -> Result<Copied, ServiceError> {
+        let thread = self.thread.take();
+        let died = || ServiceError::Storage(crate::error::TransferError::WorkerDied);
+        let ended = thread.map(JoinHandle::join);
+        ended.and_then(Result::ok).unwrap_or_else(|| Err(died()))
+    }
+}
+
+impl Drop for Copy {
+    fn drop(&mut self) {
+        self.cancel();
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+/// Refuses what no copy could be.
+fn sensible(asked: &Asked) -> Result<(), ServiceError> {
+    let refuse = |why| {
+        Err(ServiceError::NotCopied {
+            from: asked.from.place().to_string(),
+            to: asked.to.place().to_string(),
+            why,
+        })
+    };
+    match (&asked.from, &asked.to) {
+        (Side::Host, _) => refuse("host memory holds nothing that could be copied"),
+        (Side::Served(_), Side::Served(_)) => refuse(
+            "the bytes would go through this machine; run the copy on one of the two servers",
+        ),
+        (Side::File(_), Side::Host | Side::File(_)) if asked.policy == Policy::Socket => {
+            refuse("a file of this machine is not read through a socket")
+        }
+        (_, Side::Host) if asked.resume => refuse("bytes that are dropped cannot be resumed"),
+        _ if asked.policy == Policy::Staged => {
+            refuse("choose the policy require, prefer or socket")
+        }
+        _ => Ok(()),
+    }
+}
+
+/// What all parts of a copy need to know.
+pub(crate) struct Terms {
+    pub client: Option<Client>,
+    pub verify: bool,
+    pub resume: bool,
+    pub policy: Policy,
+    pub until: Option<Instant>,
+    pub timeout: Duration,
+    pub watch: Option<Watch>,
+}
+
+impl Terms {
+    /// Whether checksums are made at all.
+    const fn sums(&self) -> bool {
+        self.verify || self.resume
+    }
+
+    /// The connection, where one side is a server.
+    fn client(&self) -> Result<&Client, ServiceError> {
+        self.client.as_ref().ok_or(ServiceError::Protocol {
+            peer: "this process".into(),
+            what: "it is connected to no server",
+        })
+    }
+
+    /// Whether there is time left.
+    fn in_time(&self) -> Result<(), ServiceError> {
+        match self.until {
+            Some(until) if Instant::now() >= until => Err(ServiceError::Deadline {
+                what: "the copy",
+                after: self.timeout,
+            }),
+            _ => Ok(()),
+        }
+    }
+}
+
+fn run(asked: &Asked, watched: &Watched) -> Result<Copied, ServiceError> {
+    let started = Instant::now();
+    let mut dialing = asked.dialing.clone();
+    if let Some(timeout) = asked.timeout {
+        dialing.patience = dialing.patience.min(timeout);
+    }
+    let client = match (&asked.from, &asked.to) {
+        (Side::Served(location), _) | (_, Side::Served(location)) => {
+            Some(Client::connect(location, &dialing)?)
+        }
+        _ => None,
+    };
+    let terms = Terms {
+        client,
+        verify: asked.verify,
+        resume: asked.resume,
+        policy: asked.policy,
+        until: asked.timeout.map(|timeout| started + timeout),
+        timeout: asked.timeout.unwrap_or_default(),
+        watch: asked.watch.clone(),
+    };
+    let Planned { files, skipped } = plan::files(asked, &terms)?;
+    let total = files.iter().map(|file| file.size).sum();
+    watched.total.store(total, Ordering::Relaxed);
+    let local;
+    let (ring, window) = match &terms.client {
+        Some(client) => (client.ring(), client.window()),
+        None => {
+            local = Ring::local(WINDOW)?;
+            (&local, WINDOW)
+        }
+    };
+    let batch = Batch::new(files, &terms, watched);
+    batch.run(ring, window)?;
+    let (files, digests, legs) = batch.done();
+    let receipt = receipt(asked, watched, started, &digests, &legs);
+    Ok(Copied {
+        files,
+        resumed: Bytes(watched.resumed.load(Ordering::Relaxed)),
+        skipped,
+        legs: legs.all(),
+        receipt,
+    })
+}
+
+/// The account of all of it.
+fn receipt(
+    asked: &Asked,
+    watched: &Watched,
+    started: Instant,
+    digests: &[Option<u64>],
+    legs: &Legs,
+) -> Receipt {
+    let legs = legs.all();
+    let (from, to) = (asked.from.place(), asked.to.place());
+    let route = route(&legs, &from, &to);
+    let requested = Bytes(watched.moved.load(Ordering::Relaxed));
+    let mut cpu = CpuSeconds::default();
+    let mut obstacles: Vec<Obstacle> = Vec::new();
+    for leg in &legs {
+        cpu.user += leg.cpu.user;
+        cpu.system += leg.cpu.system;
+        for obstacle in &leg.obstacles {
+            if !obstacles.iter().any(|known| known.code == obstacle.code) {
+                obstacles.push(obstacle.clone());
+            }
+        }
+    }
+    Receipt {
+        schema: RECEIPT_SCHEMA.into(),
+        policy: asked.policy,
+        requested,
+        shares: shares(&legs, &route),
+        bounced: bounced(&legs),
+        overread: legs.iter().map(|leg| leg.overread).sum(),
+        retries: legs.iter().map(|leg| leg.retries).sum(),
+        wall_seconds: started.elapsed().as_secs_f64(),
+        cpu,
+        ceiling: route.ceiling().map(|ceiling| ceiling.capacity),
+        obstacles,
+        visibility: Visibility::NotNeeded(
+            "host memory is coherent with the CPU and with DMA".into(),
+        ),
+        verification: verification(asked, digests),
+        route,
+        from,
+        to,
+    }
+}
+
+/// The bytes by path, of the leg that says most: across the fabric, or else into storage.
+fn shares(legs: &[Leg], route: &Route) -> Vec<Share> {
+    let by = |doing| {
+        legs.iter()
+            .find(|leg| leg.doing == doing && leg.bytes().0 > 0)
+    };
+    let leg = by(Doing::Crossing)
+        .or_else(|| by(Doing::Writing))
+        .or_else(|| by(Doing::Reading));
+    let mut shares = leg.map_or_else(Vec::new, |leg| leg.shares.clone());
+    for share in &mut shares {
+        if share.class == Class::Direct && route.class() == Class::Staged && share.because.is_none()
+        {
+            share.because =
+                Some("through buffers in host memory, as everything that a server reads".into());
+        }
+    }
+    shares
+}
+
+/// Bytes that lay in a buffer between two legs.
+fn bounced(legs: &[Leg]) -> Bytes {
+    let moving = legs.iter().filter(|leg| leg.bytes().0 > 0);
+    let mut sizes: Vec<Bytes> = moving.map(Leg::bytes).collect();
+    sizes.sort_unstable();
+    match sizes.as_slice() {
+        [] | [_] => Bytes(0),
+        [first, ..] => *first,
+    }
+}
+
+fn verification(asked: &Asked, digests: &[Option<u64>]) -> Verification {
+    let all: Option<Vec<u64>> = digests.iter().copied().collect();
+    match all.filter(|all| asked.verify && !all.is_empty()) {
+        None => Verification::NotAsked,
+        Some(all) => {
+            let checksum = match all.as_slice() {
+                [one] => *one,
+                many => digest::whole(many.iter().copied()),
+            };
+            Verification::Agreed {
+                algorithm: digest::ALGORITHM.into(),
+                checksum: format!("{checksum:016x}"),
+            }
+        }
+    }
+}

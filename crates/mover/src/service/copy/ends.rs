@@ -1,0 +1,383 @@
+//! The two ends of one file's copy.
+
+use std::fs;
+use std::ops::Range;
+use std::os::fd::OwnedFd;
+use std::path::{Path, PathBuf};
+
+use super::plan::{From, To};
+use super::{Terms, Watch};
+use crate::fabric::RegionDescriptor;
+use crate::pass;
+use crate::service::account::{Doing, Legs};
+use crate::service::client::Opened;
+use crate::service::error::ServiceError;
+use crate::service::exports::tag;
+use crate::service::journal::Pieces;
+use crate::service::message::{Request, Tag};
+use crate::service::name::Name;
+use crate::service::partial::{Partial, Plan, names};
+use crate::service::ring::Slot;
+use crate::service::session::{hashed, of_storage, same};
+use crate::source::Source;
+
+/// Where parts come from.
+pub(super) enum Origin {
+    File(Box<Source>),
+    Remote {
+        file: u32,
+        size: u64,
+        tag: Tag,
+        shown: String,
+    },
+    Memory {
+        descriptor: Box<RegionDescriptor>,
+        name: Name,
+    },
+}
+
+impl Origin {
+    pub(super) fn open(from: &From, terms: &Terms) -> Result<Self, ServiceError> {
+        let (name, path) = match from {
+            From::File(path) => return Ok(Self::File(Box::new(Source::open(path)?))),
+            From::Served(name, path) => (name, path),
+        };
+        match terms
+            .client()?
+            .open(name, path, terms.policy, terms.until)?
+        {
+            Opened::File { file, size, tag } => Ok(Self::Remote {
+                file,
+                size,
+                tag,
+                shown: format!("{name}/{path}"),
+            }),
+            Opened::Memory(descriptor) => Ok(Self::Memory {
+                descriptor,
+                name: name.clone(),
+            }),
+            Opened::Folder => Err(ServiceError::WrongKind {
+                path: format!("{name}/{path}"),
+                found: "a folder",
+                wanted: "a file",
+            }),
+        }
+    }
+
+    pub(super) fn size(&self) -> u64 {
+        match self {
+            Self::File(source) => source.size(),
+            Self::Remote { size, .. } => *size,
+            Self::Memory { descriptor, .. } => descriptor.len(),
+        }
+    }
+
+    /// What identifies its state; `None` of memory, which has none.
+    fn tag(&self) -> Option<Tag> {
+        match self {
+            Self::File(source) => Some(tag(&source.stamp())),
+            Self::Remote { tag, .. } => Some(*tag),
+            Self::Memory { .. } => None,
+        }
+    }
+
+    fn shown(&self) -> String {
+        match self {
+            Self::File(source) => source.path().display().to_string(),
+            Self::Remote { shown, .. } => shown.clone(),
+            Self::Memory { name, .. } => name.to_string(),
+        }
+    }
+
+    /// Brings a part into a buffer; the checksums of its pieces, if any are made.
+    pub(super) fn fetch(
+        &self,
+        range: &Range<u64>,
+        slot: &Slot<'_>,
+        terms: &Terms,
+        legs: &Legs,
+    ) -> Result<Vec<u64>, ServiceError> {
+        let len = (range.end - range.start) as usize;
+        match self {
+            Self::File(source) => {
+                let policy = of_storage(terms.policy);
+                let ledger = pass::read(source, range.clone(), &slot.spot(), policy)?;
+                legs.stored(Doing::Reading, ledger);
+                Ok(match terms.sums() {
+                    true => hashed(slot, len, legs, Doing::Reading),
+                    false => Vec::new(),
+                })
+            }
+            Self::Remote { file, .. } => {
+                let client = terms.client()?;
+                let part = (range.start, len);
+                let left = client.read(*file, part, slot, terms.verify, terms.until)?;
+                self.compared(range, &left, slot, terms, legs)
+            }
+            Self::Memory { descriptor, name } => {
+                let client = terms.client()?;
+                let options = client.options(terms.policy, terms.until)?;
+                let there = descriptor.slice(range.clone())?;
+                let delivery = client
+                    .peer()
+                    .read(&slot.local(len)?, &there, options)
+                    .wait()?;
+                legs.crossed(delivery);
+                let left = match terms.verify {
+                    true => client.sums_of(name, range.start, len, terms.until)?,
+                    false => Vec::new(),
+                };
+                self.compared(range, &left, slot, terms, legs)
+            }
+        }
+    }
+
+    /// The checksums of what arrived, held against those of what left.
+    fn compared(
+        &self,
+        range: &Range<u64>,
+        left: &[u64],
+        slot: &Slot<'_>,
+        terms: &Terms,
+        legs: &Legs,
+    ) -> Result<Vec<u64>, ServiceError> {
+        if !terms.sums() {
+            return Ok(Vec::new());
+        }
+        let len = (range.end - range.start) as usize;
+        let arrived = hashed(slot, len, legs, Doing::Crossing);
+        if terms.verify {
+            same(&self.shown(), range.start, left, &arrived)?;
+        }
+        Ok(arrived)
+    }
+
+    /// Looks whether it is still what it was when the copy began, and lets go of it.
+    pub(super) fn end(&self, terms: &Terms, legs: &Legs) -> Result<(), ServiceError> {
+        match self {
+            Self::File(source) => Ok(source.unchanged()?),
+            Self::Remote { file, .. } => {
+                let (_, told) = terms.client()?.end(*file, false, terms.until)?;
+                legs.told(&told);
+                Ok(())
+            }
+            Self::Memory { .. } => Ok(()),
+        }
+    }
+}
+
+/// An unfinished file of this machine, which whoever watches is told of.
+pub(super) struct Watching {
+    paths: Vec<PathBuf>,
+    watch: Watch,
+}
+
+impl Watching {
+    fn over(target: &Path, watch: &Watch) -> Self {
+        let name = target.file_name().unwrap_or_default();
+        let (partial, journal) = names(name);
+        let paths = vec![
+            target.with_file_name(partial),
+            target.with_file_name(journal),
+        ];
+        paths.iter().for_each(|path| watch(path, true));
+        let watch = watch.clone();
+        Self { paths, watch }
+    }
+}
+
+impl Drop for Watching {
+    fn drop(&mut self) {
+        self.paths.iter().for_each(|path| (self.watch)(path, false));
+    }
+}
+
+/// Where parts go.
+pub(super) enum Goal {
+    Host,
+    // The file is let go of before whoever watches it is told that it is finished.
+    File {
+        partial: Box<Partial>,
+        _watching: Option<Watching>,
+    },
+    Remote {
+        file: u32,
+        have: Vec<Range<u64>>,
+    },
+    Memory {
+        descriptor: Box<RegionDescriptor>,
+        name: Name,
+    },
+}
+
+impl Goal {
+    pub(super) fn begin(to: &To, origin: &Origin, terms: &Terms) -> Result<Self, ServiceError> {
+        let length = origin.size();
+        let tag = match origin.tag() {
+            Some(tag) => tag,
+            None if terms.resume => {
+                return Err(ServiceError::SourceChanged {
+                    path: origin.shown(),
+                    why: "memory has no version by which it could be told whether it changed",
+                });
+            }
+            None => Tag([0; 16]),
+        };
+        match to {
+            To::Host => Ok(Self::Host),
+            To::File(path) => local(path, length, tag, terms),
+            To::Served(name, path) => {
+                let request = Request::Create {
+                    name: name.clone(),
+                    path: path.clone(),
+                    size: length,
+                    tag,
+                    resume: terms.resume,
+                    policy: terms.policy,
+                };
+                let (file, have) = terms.client()?.create(request, terms.until)?;
+                Ok(Self::Remote { file, have })
+            }
+            To::Memory(name) => {
+                let path = crate::service::RelativePath::default();
+                let opened = terms
+                    .client()?
+                    .open(name, &path, terms.policy, terms.until)?;
+                let Opened::Memory(descriptor) = opened else {
+                    return Err(ServiceError::WrongKind {
+                        path: name.to_string(),
+                        found: "no memory any more",
+                        wanted: "memory",
+                    });
+                };
+                match length <= descriptor.len() {
+                    true => Ok(Self::Memory {
+                        descriptor,
+                        name: name.clone(),
+                    }),
+                    false => Err(ServiceError::DoesNotFit {
+                        bytes: length,
+                        name: name.to_string(),
+                        room: descriptor.len(),
+                    }),
+                }
+            }
+        }
+    }
+
+    /// Ranges that are there already, and the checksums of pieces that are known.
+    pub(super) fn have(&self) -> (Vec<Range<u64>>, Pieces) {
+        match self {
+            Self::File { partial, .. } => (partial.have(), partial.pieces()),
+            Self::Remote { have, .. } => (have.clone(), Pieces::new()),
+            _ => (Vec::new(), Pieces::new()),
+        }
+    }
+
+    /// Takes a part out of a buffer.
+    pub(super) fn store(
+        &self,
+        range: &Range<u64>,
+        sums: Vec<u64>,
+        slot: &Slot<'_>,
+        terms: &Terms,
+        legs: &Legs,
+    ) -> Result<(), ServiceError> {
+        let len = (range.end - range.start) as usize;
+        match self {
+            Self::Host => Ok(()),
+            Self::File { partial, .. } => {
+                let ledger = partial.write(range.clone(), &slot.spot(), &sums)?;
+                legs.stored(Doing::Writing, ledger);
+                Ok(())
+            }
+            Self::Remote { file, .. } => {
+                let client = terms.client()?;
+                let sent = if terms.verify { sums } else { Vec::new() };
+                client.write(*file, (range.start, len), slot, sent, terms.until)?;
+                Ok(())
+            }
+            Self::Memory { descriptor, name } => {
+                let client = terms.client()?;
+                let options = client.options(terms.policy, terms.until)?;
+                let there = descriptor.slice(range.clone())?;
+                let delivery = client
+                    .peer()
+                    .write(&slot.local(len)?, &there, options)
+                    .wait()?;
+                legs.crossed(delivery);
+                if terms.verify {
+                    let arrived = client.sums_of(name, range.start, len, terms.until)?;
+                    same(name.as_str(), range.start, &sums, &arrived)?;
+                }
+                Ok(())
+            }
+        }
+    }
+
+    /// Makes it appear, whole; its checksum where that is known here or there.
+    pub(super) fn finish(&self, terms: &Terms, legs: &Legs) -> Result<Option<u64>, ServiceError> {
+        match self {
+            Self::Host | Self::Memory { .. } => Ok(None),
+            Self::File { partial, .. } => {
+                partial.publish()?;
+                Ok(partial.digest())
+            }
+            Self::Remote { file, .. } => {
+                let (digest, told) = terms.client()?.end(*file, true, terms.until)?;
+                legs.told(&told);
+                Ok(digest)
+            }
+        }
+    }
+
+    /// Lets go of it, unfinished.
+    pub(super) fn give_up(&self, terms: &Terms) {
+        if let (Self::Remote { file, .. }, Some(client)) = (self, &terms.client) {
+            // A server that cannot be told notices that the connection is gone.
+            let _ = client.end(*file, false, terms.until);
+        }
+    }
+}
+
+/// Begins a file of this machine.
+fn local(path: &Path, length: u64, tag: Tag, terms: &Terms) -> Result<Goal, ServiceError> {
+    let shown = path.display().to_string();
+    let failed = |what: &'static str| {
+        let shown = shown.clone();
+        move |error: std::io::Error| ServiceError::file(what, shown, error)
+    };
+    // A link stays, and what it leads to is replaced.
+    let path = match fs::canonicalize(path) {
+        Ok(path) => path,
+        Err(_) => path.to_owned(),
+    };
+    let folder = match path.parent() {
+        Some(folder) if !folder.as_os_str().is_empty() => folder,
+        _ => Path::new("."),
+    };
+    fs::create_dir_all(folder).map_err(failed("make the folder of"))?;
+    let folder: OwnedFd = fs::File::open(folder)
+        .map_err(failed("open the folder of"))?
+        .into();
+    let name = path.file_name().ok_or_else(|| ServiceError::WrongKind {
+        path: shown.clone(),
+        found: "no name of a file",
+        wanted: "one",
+    })?;
+    let watch = terms.watch.as_ref().filter(|_| !terms.resume);
+    let watching = watch.map(|watch| Watching::over(&path, watch));
+    let partial = Partial::begin(Plan {
+        folder,
+        name,
+        shown,
+        length,
+        tag,
+        resume: terms.resume,
+        policy: of_storage(terms.policy),
+    })?;
+    Ok(Goal::File {
+        partial: Box::new(partial),
+        _watching: watching,
+    })
+}

@@ -1,0 +1,588 @@
+//! What is said over the control channel: requests with numbers that only grow, and an answer to each.
+//! Everything received is untrusted, every length bounded.
+
+use std::ops::Range;
+
+use crowfly_route::policy::Policy;
+
+use super::limits::{
+    MAX_ACCOUNT, MAX_CODE, MAX_COMPONENT, MAX_FRAME, MAX_NAME, MAX_PATH, MAX_RANGES, MAX_TEXT, PART,
+};
+use super::name::{Name, RelativePath};
+use crate::digest::GRID;
+use crate::fabric::fields::{Reader, Writer};
+use crate::fabric::{MAX_DESCRIPTOR, RegionDescriptor};
+
+/// The version of these messages that this build speaks.
+pub(crate) const VERSION: u16 = 1;
+/// The most checksums of one part.
+const MAX_SUMS: usize = (PART / GRID) as usize;
+/// The most entries of one page of a listing.
+const MAX_ENTRIES: usize = 4096;
+
+/// Why bytes are no message of the service.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum BadMessage {
+    /// More bytes than a message may have.
+    #[error("a message of {0} bytes is too long")]
+    TooLong(usize),
+    /// A kind of message that there is none of.
+    #[error("there is no message of kind {0}")]
+    Kind(u8),
+    /// A field is missing, out of range or too long, or something is left over.
+    #[error("a field is missing or out of range")]
+    Field,
+}
+
+/// What identifies one state of a file: another one has another tag.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Tag(pub [u8; 16]);
+
+/// A part of an open file and of the client's registered memory.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Part {
+    /// The open file.
+    pub file: u32,
+    /// Its first byte, on the grid of parts.
+    pub offset: u64,
+    /// Its length in bytes, one part at most.
+    pub len: u32,
+    /// Where it lies in the client's memory.
+    pub at: u64,
+    /// How long it may take, in milliseconds.
+    pub within_ms: u32,
+}
+
+/// What a client asks for.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Request {
+    /// First of all: which version it speaks, and its memory.
+    Begin {
+        /// The version of these messages.
+        version: u16,
+        /// The memory that parts are written into and fetched from.
+        memory: Box<RegionDescriptor>,
+    },
+    /// To open what is exposed, for reading.
+    Open {
+        /// The export.
+        name: Name,
+        /// The path below it.
+        path: RelativePath,
+        /// How far its bytes may stray.
+        policy: Policy,
+    },
+    /// The entries of a folder after the one named, in the order of their names.
+    List {
+        /// The export.
+        name: Name,
+        /// The path below it.
+        path: RelativePath,
+        /// The last entry already known; empty at first.
+        after: String,
+    },
+    /// To write a part of an open file into the client's memory.
+    Read {
+        /// The part.
+        part: Part,
+        /// Whether the checksums of its pieces are wanted.
+        sums: bool,
+    },
+    /// To begin a file.
+    Create {
+        /// The export.
+        name: Name,
+        /// The path below it.
+        path: RelativePath,
+        /// How long it will be, in bytes.
+        size: u64,
+        /// What is copied.
+        tag: Tag,
+        /// Whether to go on with what an earlier copy left.
+        resume: bool,
+        /// How far its bytes may stray.
+        policy: Policy,
+    },
+    /// To fetch a part from the client's memory and write it into a file that was begun.
+    Write {
+        /// The part.
+        part: Part,
+        /// The checksums of its pieces where they left; none when they are not to be compared.
+        sums: Vec<u64>,
+    },
+    /// To give a file that was begun its name.
+    Commit {
+        /// The file.
+        file: u32,
+    },
+    /// To let go of a file; one that was begun and is not to be resumed is removed.
+    Close {
+        /// The file.
+        file: u32,
+    },
+    /// The checksums of a part of exposed memory.
+    Sums {
+        /// The export.
+        name: Name,
+        /// Its first byte, on the grid of parts.
+        offset: u64,
+        /// Its length in bytes, one part at most.
+        len: u32,
+    },
+}
+
+/// What something is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// A regular file.
+    File,
+    /// A folder.
+    Folder,
+}
+
+/// An entry of a folder.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Entry {
+    /// Its name.
+    pub name: String,
+    /// What it is.
+    pub kind: Kind,
+    /// The length of a file, in bytes.
+    pub size: u64,
+}
+
+/// What a server answers.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Answer {
+    /// It could not, or would not.
+    Failed {
+        /// A stable code.
+        code: String,
+        /// A sentence.
+        message: String,
+    },
+    /// To [`Request::Begin`]: how many requests may be under way.
+    Begun {
+        /// The version of the messages.
+        version: u16,
+        /// Requests under way.
+        requests: u16,
+    },
+    /// To [`Request::Open`]: a file.
+    File {
+        /// Its number.
+        file: u32,
+        /// Its length in bytes.
+        size: u64,
+        /// Its state.
+        tag: Tag,
+    },
+    /// To [`Request::Open`]: a folder.
+    Folder,
+    /// To [`Request::Open`]: memory, to be reached without asking.
+    Memory(Box<RegionDescriptor>),
+    /// To [`Request::List`].
+    Entries {
+        /// Some of them, in order.
+        entries: Vec<Entry>,
+        /// Whether there are more.
+        more: bool,
+        /// How many were left out because they are no files or folders, or have no proper name.
+        skipped: u32,
+    },
+    /// To [`Request::Create`]: which bytes are already there and verified.
+    Created {
+        /// The number of the file.
+        file: u32,
+        /// Ranges of bytes, in order.
+        have: Vec<Range<u64>>,
+    },
+    /// To [`Request::Read`], [`Request::Write`] and [`Request::Sums`]: checksums of the pieces.
+    Sums(Vec<u64>),
+    /// To [`Request::Commit`] and [`Request::Close`]: what the server did for the file, and the checksum
+    /// of all of it where that is known.
+    Account {
+        /// The checksum.
+        digest: Option<u64>,
+        /// Legs, as JSON.
+        legs: String,
+    },
+}
+
+const fn policy_number(policy: Policy) -> u8 {
+    match policy {
+        Policy::Require => 0,
+        Policy::Prefer => 1,
+        Policy::Staged => 2,
+        Policy::Socket => 3,
+    }
+}
+
+const fn policy_of(number: u8) -> Option<Policy> {
+    match number {
+        0 => Some(Policy::Require),
+        1 => Some(Policy::Prefer),
+        2 => Some(Policy::Staged),
+        3 => Some(Policy::Socket),
+        _ => None,
+    }
+}
+
+trait Fields {
+    fn part(&mut self, part: &Part) -> &mut Self;
+    fn sums(&mut self, sums: &[u64]) -> &mut Self;
+    fn text(&mut self, text: &str) -> &mut Self;
+    fn region(&mut self, region: &RegionDescriptor) -> &mut Self;
+}
+
+impl Fields for Writer {
+    fn part(&mut self, part: &Part) -> &mut Self {
+        self.u32(part.file)
+            .u64(part.offset)
+            .u32(part.len)
+            .u64(part.at)
+            .u32(part.within_ms)
+    }
+
+    fn sums(&mut self, sums: &[u64]) -> &mut Self {
+        self.u8(u8::try_from(sums.len()).unwrap_or(u8::MAX));
+        for sum in sums {
+            self.u64(*sum);
+        }
+        self
+    }
+
+    fn text(&mut self, text: &str) -> &mut Self {
+        self.bytes(text.as_bytes())
+    }
+
+    fn region(&mut self, region: &RegionDescriptor) -> &mut Self {
+        // One that is too long reads as none at the other end.
+        self.bytes(&region.to_bytes().unwrap_or_default())
+    }
+}
+
+impl Request {
+    /// The bytes to send.
+    pub fn encode(&self, number: u64) -> Vec<u8> {
+        let mut out = Writer::default();
+        out.u64(number);
+        match self {
+            Self::Begin { version, memory } => out.u8(1).u16(*version).region(memory),
+            Self::Open { name, path, policy } => out
+                .u8(2)
+                .text(name.as_str())
+                .text(path.as_str())
+                .u8(policy_number(*policy)),
+            Self::List { name, path, after } => out
+                .u8(3)
+                .text(name.as_str())
+                .text(path.as_str())
+                .text(after),
+            Self::Read { part, sums } => out.u8(4).part(part).u8(u8::from(*sums)),
+            Self::Create {
+                name,
+                path,
+                size,
+                tag,
+                resume,
+                policy,
+            } => out
+                .u8(5)
+                .text(name.as_str())
+                .text(path.as_str())
+                .u64(*size)
+                .raw(&tag.0)
+                .u8(u8::from(*resume))
+                .u8(policy_number(*policy)),
+            Self::Write { part, sums } => out.u8(6).part(part).sums(sums),
+            Self::Commit { file } => out.u8(7).u32(*file),
+            Self::Close { file } => out.u8(8).u32(*file),
+            Self::Sums { name, offset, len } => {
+                out.u8(9).text(name.as_str()).u64(*offset).u32(*len)
+            }
+        };
+        out.finish()
+    }
+
+    /// Reads received bytes; they may come from anyone.
+    ///
+    /// # Errors
+    /// What is wrong with them.
+    pub fn decode(bytes: &[u8]) -> Result<(u64, Self), BadMessage> {
+        decode(bytes, |number, kind, fields| {
+            Ok((number, Self::fields(kind, fields)?))
+        })
+    }
+
+    fn fields(kind: u8, fields: &mut Reader<'_>) -> Result<Self, BadMessage> {
+        let mut read = || match kind {
+            1 => Some(Self::Begin {
+                version: fields.u16()?,
+                memory: region(fields)?,
+            }),
+            2 => Some(Self::Open {
+                name: name(fields)?,
+                path: path(fields)?,
+                policy: policy_of(fields.u8()?)?,
+            }),
+            3 => Some(Self::List {
+                name: name(fields)?,
+                path: path(fields)?,
+                after: fields.text(MAX_COMPONENT)?.to_owned(),
+            }),
+            4 => Some(Self::Read {
+                part: part(fields)?,
+                sums: flag(fields)?,
+            }),
+            5 => Some(Self::Create {
+                name: name(fields)?,
+                path: path(fields)?,
+                size: fields.u64()?,
+                tag: Tag(fields.array()?),
+                resume: flag(fields)?,
+                policy: policy_of(fields.u8()?)?,
+            }),
+            6 => Some(Self::Write {
+                part: part(fields)?,
+                sums: sums(fields)?,
+            }),
+            7 => Some(Self::Commit {
+                file: fields.u32()?,
+            }),
+            8 => Some(Self::Close {
+                file: fields.u32()?,
+            }),
+            9 => Some(Self::Sums {
+                name: name(fields)?,
+                offset: fields.u64()?,
+                len: fields.u32()?,
+            }),
+            _ => None,
+        };
+        match kind {
+            1..=9 => read().ok_or(BadMessage::Field),
+            other => Err(BadMessage::Kind(other)),
+        }
+    }
+
+    /// The word for it in metrics.
+    pub const fn word(&self) -> &'static str {
+        match self {
+            Self::Begin { .. } => "begin",
+            Self::Open { .. } => "open",
+            Self::List { .. } => "list",
+            Self::Read { .. } => "read",
+            Self::Create { .. } => "create",
+            Self::Write { .. } => "write",
+            Self::Commit { .. } => "commit",
+            Self::Close { .. } => "close",
+            Self::Sums { .. } => "sums",
+        }
+    }
+}
+
+impl Answer {
+    /// The bytes to send.
+    pub fn encode(&self, number: u64) -> Vec<u8> {
+        let mut out = Writer::default();
+        out.u64(number);
+        match self {
+            Self::Failed { code, message } => out
+                .u8(1)
+                .text(cut(code, MAX_CODE))
+                .text(cut(message, MAX_TEXT)),
+            Self::Begun { version, requests } => out.u8(2).u16(*version).u16(*requests),
+            Self::File { file, size, tag } => out.u8(3).u32(*file).u64(*size).raw(&tag.0),
+            Self::Folder => out.u8(4),
+            Self::Memory(descriptor) => out.u8(5).region(descriptor),
+            Self::Entries {
+                entries,
+                more,
+                skipped,
+            } => {
+                out.u8(6).u8(u8::from(*more)).u32(*skipped);
+                out.u16(u16::try_from(entries.len()).unwrap_or(u16::MAX));
+                for entry in entries {
+                    let kind = u8::from(entry.kind == Kind::Folder);
+                    out.u8(kind).u64(entry.size).text(&entry.name);
+                }
+                &mut out
+            }
+            Self::Created { file, have } => {
+                out.u8(7).u32(*file);
+                out.u16(u16::try_from(have.len()).unwrap_or(u16::MAX));
+                for range in have {
+                    out.u64(range.start).u64(range.end);
+                }
+                &mut out
+            }
+            Self::Sums(sums) => out.u8(8).sums(sums),
+            Self::Account { digest, legs } => {
+                out.u8(9).u8(u8::from(digest.is_some()));
+                out.u64(digest.unwrap_or_default()).text(legs)
+            }
+        };
+        out.finish()
+    }
+
+    /// Reads received bytes; they may come from anyone.
+    ///
+    /// # Errors
+    /// What is wrong with them.
+    pub fn decode(bytes: &[u8]) -> Result<(u64, Self), BadMessage> {
+        decode(bytes, |number, kind, fields| {
+            Ok((number, Self::fields(kind, fields)?))
+        })
+    }
+
+    fn fields(kind: u8, fields: &mut Reader<'_>) -> Result<Self, BadMessage> {
+        let mut read = || match kind {
+            1 => Some(Self::Failed {
+                code: fields.text(MAX_CODE)?.to_owned(),
+                message: fields.text(MAX_TEXT)?.to_owned(),
+            }),
+            2 => Some(Self::Begun {
+                version: fields.u16()?,
+                requests: fields.u16()?,
+            }),
+            3 => Some(Self::File {
+                file: fields.u32()?,
+                size: fields.u64()?,
+                tag: Tag(fields.array()?),
+            }),
+            4 => Some(Self::Folder),
+            5 => Some(Self::Memory(region(fields)?)),
+            6 => entries(fields),
+            7 => created(fields),
+            8 => Some(Self::Sums(sums(fields)?)),
+            9 => {
+                let known = flag(fields)?;
+                let digest = fields.u64()?;
+                Some(Self::Account {
+                    digest: known.then_some(digest),
+                    legs: fields.text(MAX_ACCOUNT)?.to_owned(),
+                })
+            }
+            _ => None,
+        };
+        match kind {
+            1..=9 => read().ok_or(BadMessage::Field),
+            other => Err(BadMessage::Kind(other)),
+        }
+    }
+}
+
+fn decode<T>(
+    bytes: &[u8],
+    body: impl FnOnce(u64, u8, &mut Reader<'_>) -> Result<T, BadMessage>,
+) -> Result<T, BadMessage> {
+    if bytes.len() > MAX_FRAME {
+        return Err(BadMessage::TooLong(bytes.len()));
+    }
+    let mut fields = Reader::new(bytes);
+    let number = fields.u64().ok_or(BadMessage::Field)?;
+    let kind = fields.u8().ok_or(BadMessage::Field)?;
+    let message = body(number, kind, &mut fields)?;
+    match fields.is_done() {
+        true => Ok(message),
+        false => Err(BadMessage::Field),
+    }
+}
+
+fn flag(fields: &mut Reader<'_>) -> Option<bool> {
+    match fields.u8()? {
+        0 => Some(false),
+        1 => Some(true),
+        _ => None,
+    }
+}
+
+fn name(fields: &mut Reader<'_>) -> Option<Name> {
+    fields.text(MAX_NAME)?.parse().ok()
+}
+
+fn path(fields: &mut Reader<'_>) -> Option<RelativePath> {
+    fields.text(MAX_PATH)?.parse().ok()
+}
+
+fn region(fields: &mut Reader<'_>) -> Option<Box<RegionDescriptor>> {
+    let bytes = fields.bytes(MAX_DESCRIPTOR)?;
+    RegionDescriptor::from_bytes(bytes).ok().map(Box::new)
+}
+
+fn part(fields: &mut Reader<'_>) -> Option<Part> {
+    Some(Part {
+        file: fields.u32()?,
+        offset: fields.u64()?,
+        len: fields.u32()?,
+        at: fields.u64()?,
+        within_ms: fields.u32()?,
+    })
+}
+
+fn sums(fields: &mut Reader<'_>) -> Option<Vec<u64>> {
+    let count = usize::from(fields.u8()?);
+    if count > MAX_SUMS {
+        return None;
+    }
+    (0..count).map(|_| fields.u64()).collect()
+}
+
+fn entries(fields: &mut Reader<'_>) -> Option<Answer> {
+    let more = flag(fields)?;
+    let skipped = fields.u32()?;
+    let count = usize::from(fields.u16()?);
+    if count > MAX_ENTRIES {
+        return None;
+    }
+    let mut entries = Vec::new();
+    for _ in 0..count {
+        let kind = match flag(fields)? {
+            true => Kind::Folder,
+            false => Kind::File,
+        };
+        let size = fields.u64()?;
+        let name = fields.text(MAX_COMPONENT)?;
+        // One component that leads nowhere else; the copy is made under this name.
+        RelativePath::default().join(name).ok()?.parted()?;
+        let name = name.to_owned();
+        entries.push(Entry { name, kind, size });
+    }
+    Some(Answer::Entries {
+        entries,
+        more,
+        skipped,
+    })
+}
+
+fn created(fields: &mut Reader<'_>) -> Option<Answer> {
+    let file = fields.u32()?;
+    let count = usize::from(fields.u16()?);
+    if count > MAX_RANGES {
+        return None;
+    }
+    let mut have: Vec<Range<u64>> = Vec::new();
+    for _ in 0..count {
+        let range = fields.u64()?..fields.u64()?;
+        let before = have.last().map_or(0, |last| last.end);
+        if range.start < before || range.end <= range.start {
+            return None;
+        }
+        have.push(range);
+    }
+    Some(Answer::Created { file, have })
+}
+
+/// The beginning of a text, `most` bytes at most.
+fn cut(text: &str, most: usize) -> &str {
+    let mut end = text.len().min(most);
+    while !text.is_char_boundary(end) {
+        end -= 1;
+    }
+    &text[..end]
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,356 @@
+//! A file that is being copied: invisible under its name until it is whole, and resumable where that
+//! was asked for.
+
+use std::ffi::{OsStr, OsString};
+use std::fs::File;
+use std::io;
+use std::ops::Range;
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::fs::FileExt;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use crowfly_machine::limits;
+use crowfly_route::obstacle::{Code, Obstacle};
+use crowfly_route::policy::Policy;
+use rustix::fs::{AtFlags, FallocateFlags, FlockOperation, Mode, OFlags};
+use rustix::io::Errno;
+
+use super::error::ServiceError;
+use super::journal::{Journal, Known, Pieces};
+use super::message::Tag;
+use crate::digest::{self, GRID};
+use crate::job::Ledger;
+use crate::memory::BLOCK;
+use crate::pass::{self, Spot, Written};
+use crate::source::Direct;
+
+/// What the names of unfinished files and of their journals end with.
+const PARTIAL: &str = ".crowfly-partial";
+const JOURNAL: &str = ".crowfly-journal";
+/// How often a file is opened again that someone else removed meanwhile.
+const ATTEMPTS: usize = 8;
+
+/// Whether a name is that of an unfinished file or of a journal.
+pub(crate) fn is_unfinished(name: &str) -> bool {
+    name.starts_with('.') && (name.ends_with(PARTIAL) || name.ends_with(JOURNAL))
+}
+
+/// The names of the unfinished file and of its journal.
+pub(crate) fn names(name: &OsStr) -> (OsString, OsString) {
+    let hidden = |end: &str| {
+        let mut hidden = OsString::from(".");
+        hidden.push(name);
+        hidden.push(end);
+        hidden
+    };
+    (hidden(PARTIAL), hidden(JOURNAL))
+}
+
+struct Progress {
+    /// Pieces that are written.
+    pieces: Pieces,
+    /// Where they are remembered, if they are.
+    journal: Option<Journal>,
+}
+
+/// A file that is being written.
+pub(crate) struct Partial {
+    folder: OwnedFd,
+    name: OsString,
+    shown: String,
+    file: Written,
+    length: u64,
+    policy: Policy,
+    resumable: bool,
+    published: AtomicBool,
+    progress: Mutex<Progress>,
+}
+
+/// What is to be written.
+pub(crate) struct Plan<'a> {
+    /// The folder it lies in.
+    pub folder: OwnedFd,
+    /// Its name there.
+    pub name: &'a OsStr,
+    /// How it is called in errors.
+    pub shown: String,
+    /// How long it will be.
+    pub length: u64,
+    /// What it is a copy of.
+    pub tag: Tag,
+    /// Whether to go on with what is there, and to leave it there on failure.
+    pub resume: bool,
+    /// How far its bytes may stray.
+    pub policy: Policy,
+}
+
+impl Partial {
+    /// Begins, or goes on.
+    ///
+    /// # Errors
+    /// When someone else writes the same file, what is there is no file or a copy of another source, or
+    /// the file system refuses.
+    pub(crate) fn begin(plan: Plan<'_>) -> Result<Self, ServiceError> {
+        let shown = plan.shown.clone();
+        if let Some(most) = limits::largest_file().filter(|most| *most < plan.length) {
+            let (path, bytes) = (shown, plan.length);
+            return Err(crate::error::TransferError::FileTooLarge { path, bytes, most }.into());
+        }
+        match rustix::fs::statat(&plan.folder, plan.name, AtFlags::SYMLINK_NOFOLLOW) {
+            Ok(there) if is_special(there.st_mode) => {
+                return Err(ServiceError::WrongKind {
+                    path: shown,
+                    found: "a folder, device or socket",
+                    wanted: "a file",
+                });
+            }
+            Ok(_) | Err(Errno::NOENT) => {}
+            Err(error) => return Err(ServiceError::file("look at", shown, error)),
+        }
+        let (partial, journal) = names(plan.name);
+        let file = locked_file(&plan.folder, &partial, &shown)?;
+        let failed = |source: io::Error| ServiceError::file("begin", shown.clone(), source);
+        let mut remembered: File = open(&plan.folder, &journal)
+            .map_err(|e| failed(e.into()))?
+            .into();
+        let known = match plan.resume {
+            true => Journal::read(&mut remembered, &plan.tag, plan.length).map_err(failed)?,
+            false => Known::Nothing,
+        };
+        let pieces = match known {
+            Known::Pieces(pieces) => verified(&file, plan.length, pieces),
+            Known::Nothing => {
+                file.set_len(0).map_err(failed)?;
+                Pieces::new()
+            }
+            Known::Another => {
+                return Err(ServiceError::SourceChanged {
+                    path: shown,
+                    why: "its journal names another source or length",
+                });
+            }
+        };
+        let journal = match plan.resume {
+            true => {
+                Some(Journal::begin(remembered, &plan.tag, plan.length, &pieces).map_err(failed)?)
+            }
+            false => None,
+        };
+        let partial = Self {
+            folder: plan.folder,
+            name: plan.name.to_owned(),
+            file: Written {
+                name: shown.clone(),
+                direct: direct(&file),
+                buffered: Arc::new(file),
+            },
+            shown,
+            length: plan.length,
+            policy: plan.policy,
+            resumable: plan.resume,
+            published: AtomicBool::new(false),
+            progress: Mutex::new(Progress { pieces, journal }),
+        };
+        partial.reserve()?;
+        Ok(partial)
+    }
+
+    /// Reserves the space first: a full disk is found before the first byte is written.
+    fn reserve(&self) -> Result<(), ServiceError> {
+        if self.length == 0 {
+            return Ok(());
+        }
+        match rustix::fs::fallocate(
+            &*self.file.buffered,
+            FallocateFlags::empty(),
+            0,
+            self.length,
+        ) {
+            Ok(()) | Err(Errno::OPNOTSUPP | Errno::NOSYS) => Ok(()),
+            Err(error) => Err(self.failed("reserve space for", error)),
+        }
+    }
+
+    /// How long it will be.
+    pub(crate) const fn length(&self) -> u64 {
+        self.length
+    }
+
+    /// How it is called in errors.
+    pub(crate) fn shown(&self) -> &str {
+        &self.shown
+    }
+
+    fn failed(&self, what: &'static str, error: impl Into<io::Error>) -> ServiceError {
+        ServiceError::file(what, self.shown.clone(), error)
+    }
+
+    fn progress(&self) -> MutexGuard<'_, Progress> {
+        self.progress.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The bytes that are there already, joined.
+    pub(crate) fn have(&self) -> Vec<Range<u64>> {
+        let mut have: Vec<Range<u64>> = Vec::new();
+        for number in self.progress().pieces.keys() {
+            let range = number * GRID..((number + 1) * GRID).min(self.length);
+            match have.last_mut() {
+                Some(last) if last.end == range.start => last.end = range.end,
+                _ => have.push(range),
+            }
+        }
+        have
+    }
+
+    /// The pieces that are there, with their checksums as far as they are known.
+    pub(crate) fn pieces(&self) -> Pieces {
+        self.progress().pieces.clone()
+    }
+
+    /// Writes a part that lies in memory; `sums` are the checksums of its pieces, if known.
+    ///
+    /// # Errors
+    /// What the engine meets, or the journal.
+    pub(crate) fn write(
+        &self,
+        range: Range<u64>,
+        spot: &Spot,
+        sums: &[u64],
+    ) -> Result<Ledger, ServiceError> {
+        if range.start > range.end || range.end > self.length {
+            return Err(crate::error::TransferError::OutOfRange {
+                path: self.shown.clone(),
+                size: self.length,
+                start: range.start,
+                end: range.end,
+            }
+            .into());
+        }
+        let ledger = pass::write(&self.file, range.clone(), spot, self.policy)?;
+        let mut progress = self.progress();
+        for (number, sum) in (range.start / GRID..).zip(sums) {
+            if let Some(journal) = &mut progress.journal {
+                let added = journal.add(number, *sum);
+                added.map_err(|error| self.failed("keep the journal of", error))?;
+            }
+            progress.pieces.insert(number, *sum);
+        }
+        Ok(ledger)
+    }
+
+    /// The checksum of all of it, when that of every piece is known.
+    pub(crate) fn digest(&self) -> Option<u64> {
+        let progress = self.progress();
+        let all = progress.pieces.len() as u64 == self.length.div_ceil(GRID);
+        all.then(|| digest::whole(progress.pieces.values().copied()))
+    }
+
+    /// Makes the bytes durable and gives the file its name.
+    ///
+    /// # Errors
+    /// When the file system refuses; the file is then as unfinished as before.
+    pub(crate) fn publish(&self) -> Result<(), ServiceError> {
+        let (partial, journal) = names(&self.name);
+        let done = (|| {
+            self.file.buffered.set_len(self.length)?;
+            self.file.buffered.sync_all()?;
+            rustix::fs::renameat(&self.folder, &partial, &self.folder, &self.name)?;
+            io::Result::Ok(())
+        })();
+        done.map_err(|error| self.failed("publish", error))?;
+        self.published.store(true, Ordering::Release);
+        let _ = rustix::fs::unlinkat(&self.folder, &journal, AtFlags::empty());
+        rustix::fs::fsync(&self.folder).map_err(|error| self.failed("publish", error))
+    }
+}
+
+impl Drop for Partial {
+    fn drop(&mut self) {
+        if !self.published.load(Ordering::Acquire) && !self.resumable {
+            let (partial, journal) = names(&self.name);
+            for name in [partial, journal] {
+                let _ = rustix::fs::unlinkat(&self.folder, &name, AtFlags::empty());
+            }
+        }
+    }
+}
+
+fn is_special(mode: rustix::fs::RawMode) -> bool {
+    use rustix::fs::FileType;
+    let kind = FileType::from_raw_mode(mode);
+    !matches!(kind, FileType::RegularFile | FileType::Symlink)
+}
+
+fn open(folder: &OwnedFd, name: &OsStr) -> Result<OwnedFd, Errno> {
+    let flags =
+        OFlags::RDWR | OFlags::CREATE | OFlags::NOFOLLOW | OFlags::CLOEXEC | OFlags::NONBLOCK;
+    // As `creat(2)` makes files: the umask takes away what the user does not want.
+    rustix::fs::openat(folder, name, flags, Mode::from_raw_mode(0o666))
+}
+
+/// Opens the unfinished file for this process alone.
+fn locked_file(folder: &OwnedFd, name: &OsStr, shown: &str) -> Result<File, ServiceError> {
+    let failed = |error: Errno| ServiceError::file("begin", shown, error);
+    for _ in 0..ATTEMPTS {
+        let file = open(folder, name).map_err(failed)?;
+        match rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive) {
+            Ok(()) => {}
+            Err(Errno::WOULDBLOCK) => break,
+            Err(error) => return Err(failed(error)),
+        }
+        let stat = rustix::fs::fstat(&file).map_err(failed)?;
+        if is_special(stat.st_mode) {
+            return Err(ServiceError::WrongKind {
+                path: shown.to_owned(),
+                found: "no file where its unfinished copy would lie",
+                wanted: "a file",
+            });
+        }
+        // Whoever had the lock before may have published or removed what was opened here.
+        let there = rustix::fs::statat(folder, name, AtFlags::SYMLINK_NOFOLLOW);
+        if there.is_ok_and(|there| (there.st_dev, there.st_ino) == (stat.st_dev, stat.st_ino)) {
+            return Ok(file.into());
+        }
+    }
+    Err(ServiceError::Busy {
+        path: shown.to_owned(),
+    })
+}
+
+/// The pieces that are in the file as the journal says.
+fn verified(file: &File, length: u64, pieces: Pieces) -> Pieces {
+    let mut bytes = vec![0; GRID as usize];
+    let holds = |number: &u64, hash: &mut u64| {
+        let start = number * GRID;
+        let len = GRID.min(length.saturating_sub(start)) as usize;
+        let read = file.read_exact_at(&mut bytes[..len], start);
+        read.is_ok() && digest::piece(&bytes[..len]) == *hash
+    };
+    let mut pieces = pieces;
+    pieces.retain(holds);
+    pieces
+}
+
+/// The file's direct side, or why there is none.
+fn direct(file: &File) -> Result<Direct, Box<Obstacle>> {
+    use std::os::fd::AsRawFd;
+    let link = format!("/proc/self/fd/{}", file.as_fd().as_raw_fd());
+    let flags = OFlags::RDWR | OFlags::DIRECT | OFlags::CLOEXEC;
+    match rustix::fs::open(link, flags, Mode::empty()) {
+        Ok(file) => Ok(Direct {
+            file: Arc::new(file.into()),
+            align: BLOCK as u64,
+        }),
+        Err(error) => Err(Box::new(
+            Obstacle::blocks(
+                Code::NoDirectIo,
+                "the destination cannot be written with O_DIRECT",
+            )
+            .seen("open(O_DIRECT)", io::Error::from(error).to_string()),
+        )),
+    }
+}
+
+#[cfg(test)]
+mod tests;

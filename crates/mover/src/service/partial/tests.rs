@@ -1,0 +1,156 @@
+//! A file that is begun is there whole or not at all, and goes on where it was left.
+
+use std::path::Path;
+
+use super::*;
+use crate::memory::Memory;
+
+const TAG: Tag = Tag([1; 16]);
+const LENGTH: u64 = 3 * GRID + 100;
+
+fn begin(folder: &Path, tag: Tag, resume: bool) -> Result<Partial, ServiceError> {
+    let fd = File::open(folder).expect("a folder").into();
+    Partial::begin(Plan {
+        folder: fd,
+        name: OsStr::new("m.bin"),
+        shown: "m.bin".into(),
+        length: LENGTH,
+        tag,
+        resume,
+        policy: Policy::Prefer,
+    })
+}
+
+fn write(partial: &Partial, number: u64, byte: u8) -> Result<(), ServiceError> {
+    let memory = Memory::host(GRID as usize, None)?;
+    let range = number * GRID..((number + 1) * GRID).min(LENGTH);
+    let len = (range.end - range.start) as usize;
+    let path = tempfile::NamedTempFile::new().expect("a file");
+    std::fs::write(path.path(), vec![byte; len]).expect("written");
+    let source = crate::Source::open(path.path())?;
+    let spot = Spot { memory, at: 0 };
+    pass::read(&source, 0..len as u64, &spot, Policy::Prefer)?;
+    let sum = digest::piece(&vec![byte; len]);
+    partial.write(range, &spot, &[sum]).map(drop)
+}
+
+fn entries(folder: &Path) -> Vec<String> {
+    let entries = std::fs::read_dir(folder).expect("a folder");
+    let mut names: Vec<String> = entries
+        .map(|entry| {
+            entry
+                .expect("an entry")
+                .file_name()
+                .to_string_lossy()
+                .into_owned()
+        })
+        .collect();
+    names.sort();
+    names
+}
+
+#[test]
+fn given_all_pieces_the_file_appears_whole_and_nothing_else_stays() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let partial = begin(folder.path(), TAG, true).expect("begun");
+    for number in [2, 0, 3, 1] {
+        write(&partial, number, number as u8 + 1).expect("written");
+        assert!(!folder.path().join("m.bin").exists());
+    }
+    assert!(partial.digest().is_some());
+    partial.publish().expect("published");
+    drop(partial);
+    assert_eq!(entries(folder.path()), ["m.bin"]);
+    let bytes = std::fs::read(folder.path().join("m.bin")).expect("read");
+    assert_eq!(bytes.len() as u64, LENGTH);
+    assert_eq!((bytes[0], bytes[LENGTH as usize - 1]), (1, 4));
+}
+
+#[test]
+fn given_no_wish_to_resume_a_failure_leaves_nothing_behind() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let partial = begin(folder.path(), TAG, false).expect("begun");
+    write(&partial, 0, 1).expect("written");
+    drop(partial);
+    assert_eq!(entries(folder.path()), [""; 0]);
+}
+
+#[test]
+fn given_an_interrupted_copy_it_goes_on_with_the_pieces_that_still_hold() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let partial = begin(folder.path(), TAG, true).expect("begun");
+    for number in [0, 1, 3] {
+        write(&partial, number, 7).expect("written");
+    }
+    drop(partial);
+    assert_eq!(
+        entries(folder.path()),
+        [".m.bin.crowfly-journal", ".m.bin.crowfly-partial"]
+    );
+    let damaged = File::options()
+        .write(true)
+        .open(folder.path().join(".m.bin.crowfly-partial"));
+    damaged
+        .expect("opened")
+        .write_all_at(b"x", GRID + 5)
+        .expect("damaged");
+    let partial = begin(folder.path(), TAG, true).expect("goes on");
+    assert_eq!(partial.have(), [0..GRID, 3 * GRID..LENGTH]);
+    drop(partial);
+    let anew = begin(folder.path(), TAG, false).expect("begun anew");
+    assert_eq!(anew.have(), []);
+}
+
+#[test]
+fn given_another_source_it_does_not_go_on() {
+    let folder = tempfile::tempdir().expect("a folder");
+    drop(begin(folder.path(), TAG, true).expect("begun"));
+    let error = begin(folder.path(), Tag([2; 16]), true)
+        .map(drop)
+        .expect_err("another");
+    assert_eq!(error.code(), "source-changed");
+    assert_eq!(entries(folder.path()).len(), 2, "what was begun is kept");
+}
+
+#[test]
+fn given_someone_who_writes_the_same_file_the_second_is_refused() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let first = begin(folder.path(), TAG, false).expect("begun");
+    let error = begin(folder.path(), TAG, false)
+        .map(drop)
+        .expect_err("busy");
+    assert_eq!(error.code(), "file-busy");
+    drop(first);
+    begin(folder.path(), TAG, false).expect("free again");
+}
+
+#[test]
+fn given_a_folder_or_a_link_in_its_place_nothing_outside_is_touched() {
+    let folder = tempfile::tempdir().expect("a folder");
+    std::fs::create_dir(folder.path().join("m.bin")).expect("made");
+    let error = begin(folder.path(), TAG, false)
+        .map(drop)
+        .expect_err("a folder");
+    assert_eq!(error.code(), "not-a-file");
+    std::fs::remove_dir(folder.path().join("m.bin")).expect("removed");
+    let outside = tempfile::NamedTempFile::new().expect("a file");
+    let hidden = folder.path().join(".m.bin.crowfly-partial");
+    std::os::unix::fs::symlink(outside.path(), &hidden).expect("linked");
+    let error = begin(folder.path(), TAG, false)
+        .map(drop)
+        .expect_err("a link");
+    assert_eq!(error.code(), "file-failed");
+    assert_eq!(outside.path().metadata().expect("there").len(), 0);
+}
+
+#[test]
+fn given_a_range_beyond_the_end_it_is_refused() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let partial = begin(folder.path(), TAG, false).expect("begun");
+    let spot = Spot {
+        memory: Memory::host(GRID as usize, None).expect("memory"),
+        at: 0,
+    };
+    let error = partial.write(3 * GRID..LENGTH + 1, &spot, &[]).map(drop);
+    assert_eq!(error.expect_err("beyond").code(), "out-of-range");
+}
