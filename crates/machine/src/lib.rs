@@ -5,6 +5,7 @@
 //! recorded as said, so that a snapshot someone mails shows what a live look would.
 
 mod capture;
+pub mod gpu;
 pub mod huge_pages;
 pub mod limits;
 pub mod numa;

@@ -1,13 +1,18 @@
-//! Which NUMA node a drive is attached to.
+//! Which NUMA node a drive or another device is attached to.
 
 use std::path::Path;
 
-use crowfly_route::units::NumaNode;
+use crowfly_route::units::{NumaNode, PciAddress};
 
 /// The node of the PCIe device behind a block device, as the firmware tells it; `None` when it does
 /// not (`-1`), or when the device is made of others (md, dm) or is no PCIe device.
 pub fn node_of_block_device(major: u32, minor: u32) -> Option<NumaNode> {
     node_above(&Path::new("/sys/dev/block").join(format!("{major}:{minor}")))
+}
+
+/// The node of a PCIe device, as the firmware tells it; `None` when it does not.
+pub fn node_of_pci_device(address: PciAddress) -> Option<NumaNode> {
+    node_above(&Path::new("/sys/bus/pci/devices").join(address.to_string()))
 }
 
 /// The nearest `numa_node` on the way up from a device's folder.
