@@ -21,6 +21,10 @@ lint:
 accept *ARGS:
     INSTA_UPDATE=always cargo test --workspace {{ARGS}}
 
+# Versions of the real libcufile for the tests that try them; where none can be had, those are waived
+cufile:
+    .ci/cufile
+
 # The API documentation, in a browser
 doc:
     cargo doc --workspace --no-deps --open

@@ -20,10 +20,12 @@ mod memory;
 mod pinned;
 mod runtime;
 mod stream;
+pub mod trial;
 
 pub use abi::IpcHandle;
 pub use device::{Facts, Gpu, PeerRefusal, WriteFlush};
 pub use error::GpuError;
+pub(crate) use error::unsupported;
 pub use export::GpuExporter;
 pub use functions::{Dialect, Functions};
 pub use memory::{DeviceMemory, Keeper, Making};

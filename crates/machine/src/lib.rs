@@ -6,12 +6,14 @@
 
 mod capture;
 pub mod gpu;
+pub mod gpu_storage;
 pub mod huge_pages;
 pub mod limits;
 pub mod numa;
 pub mod residency;
 mod root;
 pub mod streams;
+pub mod trial;
 pub mod usage;
 pub mod verbs;
 

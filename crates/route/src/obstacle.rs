@@ -252,6 +252,10 @@ codes! {
     // --- GPU memory
     /// No runtime for the GPU could be loaded.
     NoGpuRuntime = "no-gpu-runtime",
+    /// The GPU's runtime does not answer, or failed.
+    GpuRuntimeFailed = "gpu-runtime-failed",
+    /// The host buffers of copies to or from a GPU could not be pinned.
+    HostMemoryNotPinned = "host-memory-not-pinned",
     /// The driver offers neither dma-buf export nor a peer-memory client to the RDMA stack.
     NoPeerMemoryClient = "no-peer-memory-client",
     /// The GPU model or its driver does not support peer-to-peer DMA.
@@ -263,6 +267,26 @@ codes! {
     // --- storage
     /// Neither nvidia-fs nor the kernel's P2PDMA mode is ready for GPUDirect Storage.
     NoStorageDriver = "no-storage-driver",
+    /// The storage library of the GPU's maker (cuFile, hipFile) is not installed, or too old to have
+    /// the function that is needed.
+    NoStorageLibrary = "no-storage-library",
+    /// Opening the storage library of the GPU's maker did not end within its time limit.
+    StorageDriverHangs = "storage-driver-hangs",
+    /// The storage library of the GPU's maker could not be opened, or ended the process that did.
+    StorageDriverRefused = "storage-driver-refused",
+    /// Opening the storage library of the GPU's maker closed descriptor 0.
+    StorageDriverClosedInput = "storage-driver-closed-input",
+    /// The storage library of the GPU's maker refused the file.
+    FileNotRegistered = "file-not-registered",
+    /// udev has no record of the drive, from which the storage library of the GPU's maker learns
+    /// what it is.
+    NoUdevRecord = "no-udev-record",
+    /// The storage library of the GPU's maker went through host memory and called it success.
+    CompatMode = "compat-mode",
+    /// Which way the storage library of the GPU's maker went could not be told.
+    StorageUnproven = "storage-unproven",
+    /// The GPU's memory could not be pinned for the storage library of its maker.
+    GpuMemoryNotPinned = "gpu-memory-not-pinned",
     /// The file system cannot place file data in device memory.
     FileSystemUnsupported = "file-system-unsupported",
     /// The file system refuses O_DIRECT.

@@ -21,7 +21,7 @@ mod space;
 mod world;
 
 pub use world::Exported;
-pub(crate) use world::{Task, on_stream, read, world, write};
+pub(crate) use world::{Task, World, on_stream, read, world, write};
 
 /// What fresh memory is full of.
 pub const POISON: u8 = 0xd5;

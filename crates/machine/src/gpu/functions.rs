@@ -30,7 +30,7 @@ impl Dialect {
         }
     }
 
-    pub(super) const fn of<T: Copy>(self, cuda: T, hip: T) -> T {
+    pub(crate) const fn of<T: Copy>(self, cuda: T, hip: T) -> T {
         match self {
             Self::Cuda => cuda,
             Self::Hip => hip,
@@ -264,7 +264,8 @@ mod tests {
     fn the_installed_runtime_has_every_required_function() {
         let loaded: Vec<_> = Dialect::ALL.into_iter().map(Functions::load).collect();
         for error in loaded.iter().filter_map(|loaded| loaded.as_ref().err()) {
-            let whole = matches!(error, GpuError::Unsupported { library, symbol, .. } if library == symbol);
+            let whole =
+                matches!(error, GpuError::Unsupported { library, symbol, .. } if library == symbol);
             assert!(whole, "the library is there: {error}");
         }
         if let [Err(cuda), Err(hip)] = loaded.as_slice() {

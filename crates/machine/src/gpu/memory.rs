@@ -131,7 +131,7 @@ impl DeviceMemory {
         gpu.did(unsafe { f.memory_granularity(&raw mut grain, &raw const properties, option) })?;
         let whole = |bytes: usize| {
             let bytes = bytes.max(1).checked_next_multiple_of(grain.max(1));
-            bytes.ok_or_else(|| GpuError::OutOfBounds {
+            bytes.ok_or(GpuError::OutOfBounds {
                 start: 0,
                 end: len,
                 len: usize::MAX,
@@ -289,8 +289,8 @@ impl DeviceMemory {
         let _current = self.gpu.enter()?;
         let mut handle = IpcHandle { bytes: [0; 64] };
         // SAFETY: it writes one handle.
-        self.gpu
-            .did(unsafe { self.gpu.functions().ipc_get(&raw mut handle, self.address) })?;
+        let got = unsafe { self.gpu.functions().ipc_get(&raw mut handle, self.address) };
+        self.gpu.did(got)?;
         Ok(handle)
     }
 
@@ -311,6 +311,14 @@ impl DeviceMemory {
                 self.address,
             )
         })
+    }
+
+    /// Whether a range lies in the memory.
+    ///
+    /// # Errors
+    /// [`GpuError::OutOfBounds`] when it does not.
+    pub const fn contains(&self, range: &Range<usize>) -> Result<(), GpuError> {
+        in_bounds(range, self.len)
     }
 
     /// The address of a part.

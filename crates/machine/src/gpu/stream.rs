@@ -237,8 +237,8 @@ impl Stream {
         let event = Event::new(&self.gpu)?;
         let _current = self.gpu.enter()?;
         // SAFETY: both are alive.
-        self.gpu
-            .did(unsafe { self.gpu.functions().event_record(event.raw, self.raw) })?;
+        let recorded = unsafe { self.gpu.functions().event_record(event.raw, self.raw) };
+        self.gpu.did(recorded)?;
         Ok(event)
     }
 
@@ -270,9 +270,9 @@ impl Stream {
         let address = Self::word(word, at)?;
         let _current = self.gpu.enter()?;
         let (f, flags) = (self.gpu.functions(), abi::WAIT_VALUE_GEQ);
-        // SAFETY: the word lies in a memory that the caller holds; a stream that waits for it is
-        // the caller's to release before the memory goes.
         self.gpu.did(match f.dialect {
+            // SAFETY: the word lies in a memory that the caller holds; a stream that waits for it
+            // is the caller's to release before the memory goes.
             Dialect::Cuda => unsafe { f.wait_value(self.raw, address, value, flags) },
             // SAFETY: as above.
             Dialect::Hip => unsafe {

@@ -152,7 +152,7 @@ pub(super) unsafe extern "C" fn address_reserve(
     _: c_ulonglong,
 ) -> c_int {
     begin!(world, "cuMemAddressReserve");
-    if len % GRAIN != 0 {
+    if !len.is_multiple_of(GRAIN) {
         return INVALID_VALUE;
     }
     let Some(reserved) = Reserved::new(len) else {
@@ -183,7 +183,7 @@ pub(super) unsafe extern "C" fn memory_create(
     let Some(gpu) = index(&world, properties.location.id) else {
         return INVALID_DEVICE;
     };
-    if len % GRAIN != 0 || world.used(gpu) + len as u64 > world.models[gpu].memory {
+    if !len.is_multiple_of(GRAIN) || world.used(gpu) + len as u64 > world.models[gpu].memory {
         return OUT_OF_MEMORY;
     }
     let Some(physical) = Physical::new(len) else {
