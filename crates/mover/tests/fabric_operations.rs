@@ -324,7 +324,7 @@ fn given_any_path_when_values_and_messages_are_sent_then_they_are_counted_and_re
             j.pair.to_there.notify(Imm(1), WITHIN).wait().expect("told");
         }
         counter.wait(3, SOON).expect("three");
-        let group = Group::notify(&[j.pair.to_there.clone()], Imm(1), WITHIN).wait();
+        let group = Group::notify(std::slice::from_ref(&j.pair.to_there), Imm(1), WITHIN).wait();
         assert!(group[0].is_ok());
         counter.wait(4, SOON).expect("four");
         let source = filled(&j.pair.here, &pattern(100, 1), Access::LOCAL);

@@ -9,6 +9,7 @@ mod etcd;
 mod folder;
 mod world;
 
+use std::fmt;
 use std::time::{Duration, Instant};
 
 pub use etcd::Etcd;
@@ -38,11 +39,43 @@ pub trait Directory: Send + Sync {
     /// [`RendezvousError`].
     fn put(&self, name: &str, entry: &str) -> Result<(), RendezvousError>;
 
+    /// Writes an entry that is there for as long as what is answered lives, and no longer than its
+    /// process where the directory can tell.
+    ///
+    /// # Errors
+    /// [`RendezvousError`].
+    fn hold(&self, name: &str, entry: &str) -> Result<Presence, RendezvousError>;
+
     /// Reads an entry; `None` when there is none of this name.
     ///
     /// # Errors
     /// [`RendezvousError`].
     fn get(&self, name: &str) -> Result<Option<String>, RendezvousError>;
+}
+
+/// An entry that is there for as long as this lives.
+#[must_use = "dropping it takes the entry away"]
+pub struct Presence(Option<Box<dyn FnOnce() + Send>>);
+
+impl Presence {
+    /// An entry that this takes away.
+    pub fn new(end: impl FnOnce() + Send + 'static) -> Self {
+        Self(Some(Box::new(end)))
+    }
+}
+
+impl fmt::Debug for Presence {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Presence")
+    }
+}
+
+impl Drop for Presence {
+    fn drop(&mut self) {
+        if let Some(end) = self.0.take() {
+            end();
+        }
+    }
 }
 
 /// Why processes did not find each other.
@@ -147,7 +180,27 @@ fn check_name(name: &str) -> Result<(), RendezvousError> {
     Ok(())
 }
 
-/// Writes down how to reach a fabric.
+/// Writes down how to reach a fabric, for as long as the answer lives. With etcd the entry also
+/// vanishes when the process dies.
+///
+/// # Errors
+/// [`RendezvousError`].
+pub fn attend(
+    fabric: &Fabric,
+    directory: &dyn Directory,
+    name: &str,
+) -> Result<Presence, RendezvousError> {
+    directory.hold(name, &entry_of(fabric).to_text())
+}
+
+fn entry_of(fabric: &Fabric) -> Entry {
+    Entry {
+        incarnation: fabric.incarnation(),
+        address: fabric.address().to_string(),
+    }
+}
+
+/// Writes down how to reach a fabric, for good.
 ///
 /// # Errors
 /// [`RendezvousError`].
@@ -156,11 +209,7 @@ pub fn announce(
     directory: &dyn Directory,
     name: &str,
 ) -> Result<(), RendezvousError> {
-    let entry = Entry {
-        incarnation: fabric.incarnation(),
-        address: fabric.address().to_string(),
-    };
-    directory.put(name, &entry.to_text())
+    directory.put(name, &entry_of(fabric).to_text())
 }
 
 /// Connects to whoever announced itself under this name. While nobody has, or the one who did is

@@ -9,12 +9,17 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use serde::Deserialize;
 
-use super::{Directory, RendezvousError, check_name};
+use super::{Directory, Presence, RendezvousError, check_name};
+
+mod lease;
 
 /// The longest answer that is read.
 const MAX_ANSWER: u64 = 64 << 10;
 /// The time that one request may take.
 const TIME: Duration = Duration::from_secs(5);
+
+/// How long an entry outlives its process when nobody says.
+const LIVES: Duration = Duration::from_secs(5);
 
 /// A prefix of an etcd cluster's keys.
 #[derive(Clone, Debug)]
@@ -23,6 +28,8 @@ pub struct Etcd {
     address: String,
     /// In front of every name.
     prefix: String,
+    /// How long an entry that is held outlives its process.
+    lives: Duration,
 }
 
 #[derive(Deserialize)]
@@ -42,7 +49,22 @@ impl Etcd {
         Self {
             address: address.into(),
             prefix: prefix.into(),
+            lives: LIVES,
         }
+    }
+
+    /// With entries that outlive their process by this time, in whole seconds; etcd makes it longer
+    /// when it is less than its members need to elect a leader.
+    #[must_use]
+    pub const fn outlived_by(mut self, time: Duration) -> Self {
+        self.lives = time;
+        self
+    }
+
+    fn write(&self, name: &str, entry: &str, lease: Option<&str>) -> io::Result<()> {
+        let (key, value) = (self.key(name), STANDARD.encode(entry));
+        let body = serde_json::json!({ "key": key, "value": value, "lease": lease.unwrap_or("0") });
+        self.post("/v3/kv/put", &body.to_string()).map(drop)
     }
 
     fn failed(&self, source: io::Error) -> RendezvousError {
@@ -105,11 +127,14 @@ fn content(answer: &[u8]) -> io::Result<&[u8]> {
 impl Directory for Etcd {
     fn put(&self, name: &str, entry: &str) -> Result<(), RendezvousError> {
         check_name(name)?;
-        let (key, value) = (self.key(name), STANDARD.encode(entry));
-        let body = serde_json::json!({ "key": key, "value": value }).to_string();
-        self.post("/v3/kv/put", &body)
-            .map(drop)
+        self.write(name, entry, None)
             .map_err(|error| self.failed(error))
+    }
+
+    fn hold(&self, name: &str, entry: &str) -> Result<Presence, RendezvousError> {
+        check_name(name)?;
+        let end = lease::hold(self, name, entry).map_err(|error| self.failed(error))?;
+        Ok(Presence::new(end))
     }
 
     fn get(&self, name: &str) -> Result<Option<String>, RendezvousError> {

@@ -5,7 +5,7 @@ use std::io::{self, Read, Write};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use super::{Directory, MAX_ENTRY, RendezvousError, check_name};
+use super::{Directory, MAX_ENTRY, Presence, RendezvousError, check_name};
 
 /// A folder with one file for each entry.
 #[derive(Clone, Debug)]
@@ -38,6 +38,19 @@ impl Directory for Folder {
             fs::rename(&aside, self.0.join(name))
         };
         write().map_err(|error| self.failed(error))
+    }
+
+    /// A process that is killed leaves its entry behind; whoever connects to it is told by the life
+    /// it names.
+    fn hold(&self, name: &str, entry: &str) -> Result<Presence, RendezvousError> {
+        self.put(name, entry)?;
+        let (folder, name, entry) = (self.clone(), name.to_owned(), entry.to_owned());
+        Ok(Presence::new(move || {
+            // A successor may have written over it.
+            if folder.get(&name).is_ok_and(|found| found == Some(entry)) {
+                let _ = fs::remove_file(folder.0.join(&name));
+            }
+        }))
     }
 
     fn get(&self, name: &str) -> Result<Option<String>, RendezvousError> {
