@@ -81,7 +81,11 @@ fn write(etcd: &Etcd, name: &str, entry: &str, lives: Duration) -> io::Result<Le
 }
 
 /// Writes an entry and keeps it there until what is answered is called.
-pub(super) fn hold(etcd: &Etcd, name: &str, entry: &str) -> io::Result<impl FnOnce() + Send + use<>> {
+pub(super) fn hold(
+    etcd: &Etcd,
+    name: &str,
+    entry: &str,
+) -> io::Result<impl FnOnce() + Send + use<>> {
     let lease = write(etcd, name, entry, etcd.lives)?;
     let stop = Arc::new((Mutex::new(false), Condvar::new()));
     let thread = std::thread::Builder::new()
