@@ -7,6 +7,7 @@
 
 pub mod bench;
 pub mod checkpoint;
+pub mod ckpt;
 pub mod digest;
 mod engine;
 mod error;

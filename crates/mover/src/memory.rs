@@ -422,6 +422,17 @@ impl Target {
         len
     }
 
+    /// Copies bytes into this part of plain host memory, from `at` on; what has no room is left out.
+    pub(crate) fn put(&self, at: usize, bytes: &[u8]) {
+        let to = self.part(at, bytes.len());
+        // SAFETY: the part lies inside our own mapping, which the borrowed bytes do not (a region
+        // lends its bytes only when nothing else can write to them), and parts that are written at
+        // one time do not overlap.
+        unsafe {
+            std::ptr::copy_nonoverlapping(bytes.as_ptr(), to.pointer(), to.len());
+        }
+    }
+
     /// Runs `use_bytes` on the bytes of plain host memory after the device is done with them.
     pub(crate) fn with_bytes<R>(&self, use_bytes: impl FnOnce(&[u8]) -> R) -> R {
         // SAFETY: the part is initialised (anonymous pages start as zeros), nothing writes to it

@@ -2,7 +2,8 @@
 
 mod publication;
 
-use std::path::PathBuf;
+use std::fs::File;
+use std::path::{Path as FsPath, PathBuf};
 use std::sync::Arc;
 
 use crowfly_machine::{limits, usage};
@@ -47,43 +48,57 @@ impl Engine {
     /// # Errors
     /// Before the first byte moves: no space, no permission, or a policy that no open route allows.
     pub fn save(&self, request: SaveRequest) -> Result<Transfer, TransferError> {
-        let cpu = usage::this_thread();
         let length = request.region.len() as u64;
-        let publication = Publication::create(&request.path, length)?;
+        let terms = WriteTerms {
+            policy: request.policy,
+            path_asked: request.path_asked,
+            past: request.region.start() % BLOCK,
+        };
+        let mut writing = Writing::begin(&request.path, length, terms, &request.region.place())?;
+        let publication = writing.publication.take();
+        self.write(&writing, request.region, 0, publication)
+    }
+
+    /// Starts writing a region to its place in a file that is written in several transfers.
+    ///
+    /// # Errors
+    /// When threads cannot be had.
+    pub(crate) fn write(
+        &self,
+        writing: &Writing,
+        region: Region,
+        offset: u64,
+        publication: Option<Publication>,
+    ) -> Result<Transfer, TransferError> {
+        let cpu = usage::this_thread();
         let mut setup = Ledger::default();
-        let direct = direct(&request, &publication, &mut setup);
-        let refused = request.policy == Policy::Socket
-            || (request.policy == Policy::Require && direct.is_none());
-        let to = Place::File(request.path.display().to_string());
-        if refused {
-            return Err(TransferError::Refused {
-                from: Box::new(request.region.place()),
-                to: Box::new(to),
-                policy: request.policy,
-                obstacles: setup.obstacles,
-            });
+        for obstacle in &writing.obstacles {
+            setup.meet(obstacle.clone());
         }
         let terms = Terms {
-            direct: direct.is_some(),
+            direct: writing.direct.is_some(),
             cache: true,
             map: false,
             prefer_cache: false,
             cached: &|_| None,
         };
         let mut chunks = Vec::new();
-        cut(0, 0..length, &terms, &mut chunks);
+        cut(0, offset..offset + region.len() as u64, &terms, &mut chunks);
         let lane = Lane {
-            name: request.path.display().to_string(),
-            buffered: Arc::clone(&publication.file),
+            name: writing.name.clone(),
+            buffered: Arc::clone(&writing.file),
             landing: Landing::Region {
-                memory: Arc::clone(request.region.memory()),
-                shift: request.region.start() as i64,
+                memory: Arc::clone(region.memory()),
+                shift: region.start() as i64 - offset as i64,
             },
-            direct,
+            direct: writing.direct.clone(),
             may_map: false,
             was_cached: false,
         };
-        let blocking = request.path_asked == Some(Path::Threads) || uring::refusal().is_some();
+        let WriteTerms {
+            policy, path_asked, ..
+        } = writing.terms;
+        let blocking = path_asked == Some(Path::Threads) || uring::refusal().is_some();
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
         let workers = self
             .settings()
@@ -95,39 +110,102 @@ impl Engine {
             None => Tuner::new(if blocking { workers } else { 32 }),
         };
         let mut job = Job::new(Direction::Write, vec![lane], chunks, tuner);
-        job.strict = request.policy == Policy::Require;
+        job.strict = policy == Policy::Require;
         setup.cpu = crate::engine::since(cpu);
         job.settle(setup);
         let account = Account {
-            from: request.region.place(),
-            to,
-            policy: request.policy,
-            forced: request.path_asked,
+            from: region.place(),
+            to: Place::File(writing.name.clone()),
+            policy,
+            forced: path_asked,
             verify: Verify::No,
             candidates: Vec::new(),
             ceiling: None,
             pieces: Vec::new(),
             before: Before::look(&[]),
         };
-        let regions = vec![request.region];
-        Transfer::start(
-            job,
-            workers,
-            blocking,
-            None,
-            regions,
-            account,
-            Some(publication),
-        )
+        let regions = vec![region];
+        Transfer::start(job, workers, blocking, None, regions, account, publication)
+    }
+}
+
+/// How far the bytes of a file may stray on their way.
+#[derive(Clone, Copy)]
+pub(crate) struct WriteTerms {
+    pub(crate) policy: Policy,
+    pub(crate) path_asked: Option<Path>,
+    /// How far past a block the memory begins.
+    pub(crate) past: usize,
+}
+
+/// A file that is being written, by one transfer or by several.
+pub(crate) struct Writing {
+    name: String,
+    file: Arc<File>,
+    direct: Option<Direct>,
+    obstacles: Vec<Obstacle>,
+    terms: WriteTerms,
+    publication: Option<Publication>,
+}
+
+impl Writing {
+    /// Makes the file under a hidden name and reserves its space.
+    ///
+    /// # Errors
+    /// No space, no permission, or a policy that no open route allows.
+    pub(crate) fn begin(
+        path: &FsPath,
+        length: u64,
+        terms: WriteTerms,
+        from: &Place,
+    ) -> Result<Self, TransferError> {
+        let publication = Publication::create(path, length)?;
+        let mut setup = Ledger::default();
+        let direct = direct(path, terms, &publication, &mut setup);
+        let name = path.display().to_string();
+        let refused =
+            terms.policy == Policy::Socket || (terms.policy == Policy::Require && direct.is_none());
+        if refused {
+            return Err(TransferError::Refused {
+                from: Box::new(from.clone()),
+                to: Box::new(Place::File(name)),
+                policy: terms.policy,
+                obstacles: setup.obstacles,
+            });
+        }
+        Ok(Self {
+            name,
+            file: Arc::clone(&publication.file),
+            direct,
+            obstacles: setup.obstacles,
+            terms,
+            publication: Some(publication),
+        })
+    }
+
+    /// Makes the bytes durable and gives the file its name.
+    ///
+    /// # Errors
+    /// What the file system answers; the file is gone then.
+    pub(crate) fn publish(mut self) -> Result<(), TransferError> {
+        match self.publication.take() {
+            Some(publication) => publication.publish(),
+            None => Ok(()),
+        }
     }
 }
 
 /// The file's direct side; `None`, with the obstacle, where the bytes have to be copied.
-fn direct(request: &SaveRequest, publication: &Publication, setup: &mut Ledger) -> Option<Direct> {
-    if matches!(request.path_asked, Some(Path::Cached)) || request.policy == Policy::Staged {
+fn direct(
+    path: &FsPath,
+    terms: WriteTerms,
+    publication: &Publication,
+    setup: &mut Ledger,
+) -> Option<Direct> {
+    if matches!(terms.path_asked, Some(Path::Cached)) || terms.policy == Policy::Staged {
         return None;
     }
-    let past = request.region.start() % BLOCK;
+    let past = terms.past;
     let obstacle = match publication.direct() {
         Ok(_) if past != 0 => {
             Obstacle::blocks(Code::Unaligned, "the memory does not start on a block")
@@ -150,7 +228,7 @@ fn direct(request: &SaveRequest, publication: &Publication, setup: &mut Ledger) 
         Ok(direct) => return Some(direct),
         Err(error) => Obstacle::blocks(
             Code::NoDirectIo,
-            format!("{} cannot be written with O_DIRECT", request.path.display()),
+            format!("{} cannot be written with O_DIRECT", path.display()),
         )
         .seen("open(O_DIRECT)", error.to_string())
         .fixed_by(Fix::by_hand(

@@ -52,6 +52,16 @@ impl RankSlice {
         }
     }
 
+    /// The rank, from 0.
+    pub const fn rank(self) -> u32 {
+        self.rank
+    }
+
+    /// How many ranks there are.
+    pub const fn ranks(self) -> u32 {
+        self.ranks
+    }
+
     /// This rank's tensors, in the order given.
     ///
     /// Every rank computes the same division: tensors are dealt out from the largest to the smallest,

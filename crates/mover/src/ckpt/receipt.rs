@@ -1,0 +1,131 @@
+//! What a save did: how long the caller stood still, how long the rest took, and what getting it all
+//! back would take.
+
+use std::path::PathBuf;
+
+use crowfly_route::hop::{Capacity, Provenance};
+use crowfly_route::receipt::{CpuSeconds, Receipt, Share};
+use crowfly_route::units::Bytes;
+use serde::Serialize;
+
+/// The version of the JSON form of a [`SaveReceipt`].
+pub const SAVE_SCHEMA: &str = "crowfly.save/1";
+
+/// What one rank's save did. All times are seconds.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct SaveReceipt {
+    /// [`SAVE_SCHEMA`].
+    pub schema: String,
+    /// The step.
+    pub step: u64,
+    /// The rank whose save it was.
+    pub rank: u32,
+    /// How many ranks saved.
+    pub world: u32,
+    /// The checkpoint's folder.
+    pub path: PathBuf,
+    /// Bytes of the tensors that this rank wrote.
+    pub tensor_bytes: Bytes,
+    /// Bytes of its file.
+    pub file_bytes: Bytes,
+    /// How long the caller was held up: by the copy into staging, by an earlier save, or, when the
+    /// save was not asynchronous, by everything.
+    pub stall_seconds: f64,
+    /// How long the caller waited later on, in [`Pending::wait`](super::Pending::wait).
+    pub waited_seconds: f64,
+    /// From the call until the checkpoint was published.
+    pub background_seconds: f64,
+    /// Of these, while bytes were written: from the first request to the last completion, with the
+    /// copy into staging that goes on at the same time.
+    pub write_seconds: f64,
+    /// Of these, until the file was durable.
+    pub sync_seconds: f64,
+    /// Of these, until all ranks were done and the folder had its name.
+    pub publish_seconds: f64,
+    /// Older steps that were removed afterwards.
+    pub pruned: Vec<u64>,
+    /// What restoring this rank's file would take at best.
+    pub restore: Option<RestoreCost>,
+    /// Which way the bytes went to the drive.
+    pub receipt: Receipt,
+}
+
+/// What reading a checkpoint would take at the drive's ceiling.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct RestoreCost {
+    /// How much would be read.
+    pub bytes: Bytes,
+    /// How long it would take at the ceiling.
+    pub seconds: f64,
+    /// The ceiling, and how it is known.
+    pub ceiling: Capacity,
+}
+
+/// What restoring costs at the ceiling that is known, or at the rate that writing reached.
+pub(super) fn restore_cost(
+    bytes: Bytes,
+    ceiling: Option<Capacity>,
+    write_seconds: f64,
+) -> Option<RestoreCost> {
+    let ceiling = match ceiling {
+        Some(ceiling) => ceiling,
+        None => Capacity {
+            rate: bytes.per(write_seconds)?,
+            provenance: Provenance::Assumed(
+                "reading is taken to be as fast as this save wrote, which drives rarely fall below"
+                    .into(),
+            ),
+        },
+    };
+    let rate = ceiling.rate.0;
+    (rate > 0.0).then(|| RestoreCost {
+        bytes,
+        seconds: bytes.0 as f64 / rate,
+        ceiling,
+    })
+}
+
+/// One receipt from those of the transfers that a file was written or read in.
+///
+/// `staged` bytes were copied by the CPU through staging on top of what the transfers did, which
+/// took the CPU time `own`.
+pub(super) fn joined(
+    receipts: Vec<Receipt>,
+    wall_seconds: f64,
+    own: CpuSeconds,
+    staged: Bytes,
+) -> Option<Receipt> {
+    let mut all = receipts.into_iter();
+    let mut joined = all.next()?;
+    for receipt in all {
+        joined.requested += receipt.requested;
+        joined.bounced += receipt.bounced;
+        joined.overread += receipt.overread;
+        joined.retries += receipt.retries;
+        joined.cpu.user += receipt.cpu.user;
+        joined.cpu.system += receipt.cpu.system;
+        for share in receipt.shares {
+            let same = |known: &&mut Share| {
+                (known.path, known.class, &known.because)
+                    == (share.path, share.class, &share.because)
+            };
+            match joined.shares.iter_mut().find(same) {
+                Some(known) => known.bytes += share.bytes,
+                None => joined.shares.push(share),
+            }
+        }
+        for obstacle in receipt.obstacles {
+            if !joined.obstacles.iter().any(|o| o.code == obstacle.code) {
+                joined.obstacles.push(obstacle);
+            }
+        }
+    }
+    joined
+        .shares
+        .sort_by_key(|share| std::cmp::Reverse(share.bytes));
+    joined.wall_seconds = wall_seconds;
+    joined.cpu.user += own.user;
+    joined.cpu.system += own.system;
+    joined.bounced += staged;
+    Some(joined)
+}

@@ -1,0 +1,569 @@
+//! Restoring: the bytes that the wanted parts of tensors need, checked, each put where it belongs.
+
+use std::collections::BTreeMap;
+use std::ops::Range;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use crowfly_machine::limits;
+use crowfly_route::place::Place;
+use crowfly_route::policy::Policy;
+use crowfly_route::receipt::Receipt;
+use crowfly_route::units::Bytes;
+
+use super::archive::{Archive, ArchiveError, ArchivedPart, ArchivedTensor};
+use super::extent::{Extent, Runs};
+use crate::checkpoint::dtype::Dtype;
+use crate::checkpoint::select::NEAR;
+use crate::digest;
+use crate::engine::Engine;
+use crate::memory::{Memory, MemoryError, Region};
+use crate::request::{Destination, Piece, Request};
+use crate::transfer::Transfer;
+
+mod delivery;
+mod gather;
+
+use delivery::{Delivery, Landing, Placement};
+
+/// Tensors smaller than this share a mapping: the kernel allows a process only so many.
+const OWN_MAPPING: u64 = 64 << 10;
+/// Where each tensor begins in a shared mapping: enough for any vector instruction.
+const ALIGNMENT: u64 = 64;
+
+/// A tensor that is wanted, or a part of it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Want {
+    /// The tensor's name.
+    pub tensor: String,
+    /// The box of it; all of it when `None`.
+    pub extent: Option<Extent>,
+    /// The type that it must have, if it matters.
+    pub dtype: Option<Dtype>,
+    /// The shape that the whole tensor must have, if it matters.
+    pub shape: Option<Vec<u64>>,
+}
+
+impl Want {
+    /// All of a tensor.
+    pub fn whole(tensor: impl Into<String>) -> Self {
+        Self {
+            tensor: tensor.into(),
+            extent: None,
+            dtype: None,
+            shape: None,
+        }
+    }
+
+    /// A box of a tensor.
+    pub fn part(tensor: impl Into<String>, extent: Extent) -> Self {
+        Self {
+            extent: Some(extent),
+            ..Self::whole(tensor)
+        }
+    }
+}
+
+/// How a checkpoint is restored.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RestoreOptions {
+    /// Whether the bytes are held against the checksums that were saved. Blocks of
+    /// [`digest::GRID`] bytes are then read whole, which is more than a slice across rows needs.
+    pub check: bool,
+    /// How far the bytes may stray.
+    pub policy: Policy,
+}
+
+impl Default for RestoreOptions {
+    fn default() -> Self {
+        Self {
+            check: true,
+            policy: Policy::Prefer,
+        }
+    }
+}
+
+/// A restored tensor, or the part of it that was wanted.
+#[derive(Clone, Debug)]
+pub struct Restored {
+    /// The tensor's name.
+    pub name: String,
+    /// The type of its elements.
+    pub dtype: Dtype,
+    /// The shape of the whole tensor.
+    pub global_shape: Vec<u64>,
+    /// The box of it that this is.
+    pub extent: Extent,
+    /// Its bytes, row-major, in plain host memory; small tensors share one mapping.
+    pub bytes: Region,
+}
+
+/// What a restore came to.
+#[derive(Debug)]
+pub struct Restoration {
+    /// In the order of the wants.
+    pub tensors: Vec<Restored>,
+    /// Which way the bytes came. Its `requested` counts what was read, which the wanted bytes are
+    /// part of.
+    pub receipt: Option<Receipt>,
+    /// Bytes that match the checksums that were saved.
+    pub checked: Bytes,
+    /// Bytes for which there was no checksum, or that nobody asked to check.
+    pub unchecked: Bytes,
+}
+
+/// What a verification found.
+#[derive(Debug)]
+pub struct Verified {
+    /// Everything that is damaged, in the order of files.
+    pub faults: Vec<ArchiveError>,
+    /// Bytes that match the checksums that were saved.
+    pub checked: Bytes,
+    /// Bytes that could be read but have no checksum to hold them against.
+    pub unchecked: Bytes,
+    /// Which way the bytes came.
+    pub receipt: Option<Receipt>,
+}
+
+/// A restore that is under way.
+pub struct Reading {
+    transfer: Option<Transfer>,
+    delivery: Arc<Delivery>,
+    tensors: Vec<Restored>,
+    reorders: Vec<gather::Reorder>,
+}
+
+/// Where the bytes of one want go.
+struct Slot {
+    memory: Arc<Memory>,
+    range: Range<usize>,
+}
+
+impl Archive {
+    /// All tensors, whole.
+    pub fn everything(&self) -> Vec<Want> {
+        self.tensors().map(|(name, _)| Want::whole(name)).collect()
+    }
+
+    /// One rank's part of a tensor that is cut along `dim`; see [`Extent::chunk`].
+    ///
+    /// # Errors
+    /// When there is no such tensor, dimension or rank.
+    pub fn chunk(
+        &self,
+        tensor: &str,
+        dim: usize,
+        rank: u64,
+        ranks: u64,
+    ) -> Result<Want, ArchiveError> {
+        let found = self.named(tensor)?;
+        let part = Extent::chunk(&found.shape, dim, rank, ranks);
+        let part = part.ok_or_else(|| ArchiveError::OutsideTensor {
+            path: self.path().to_owned(),
+            tensor: tensor.into(),
+            shape: found.shape.clone(),
+            wanted: Extent {
+                offset: vec![rank; dim + 1],
+                shape: vec![ranks; dim + 1],
+            },
+        })?;
+        Ok(Want::part(tensor, part))
+    }
+
+    fn named(&self, tensor: &str) -> Result<&ArchivedTensor, ArchiveError> {
+        self.get(tensor).ok_or_else(|| {
+            /// Names longer than this, or of so many tensors, are not compared with each other.
+            const MOST_COMPARED: (usize, usize) = (256, 20_000);
+            let comparable =
+                tensor.len() <= MOST_COMPARED.0 && self.tensors.len() <= MOST_COMPARED.1;
+            let names = self.tensors.keys().filter(|_| comparable);
+            let near = names
+                .map(|name| (strsim::jaro_winkler(name, tensor), name))
+                .filter(|(likeness, _)| *likeness > 0.8)
+                .max_by(|a, b| a.0.total_cmp(&b.0));
+            ArchiveError::NoSuchTensor {
+                path: self.path().to_owned(),
+                tensor: tensor.into(),
+                nearest: near.map(|(_, name)| name.as_str().into()),
+            }
+        })
+    }
+
+    /// The box that is wanted of a tensor that is what is expected.
+    fn wanted(&self, want: &Want) -> Result<(&ArchivedTensor, Extent), ArchiveError> {
+        let tensor = self.named(&want.tensor)?;
+        let differs = want.dtype.is_some_and(|dtype| dtype != tensor.dtype)
+            || want
+                .shape
+                .as_ref()
+                .is_some_and(|shape| *shape != tensor.shape);
+        if differs {
+            let dtype = want
+                .dtype
+                .map_or_else(|| "any type".into(), |d| d.to_string());
+            let shape = want
+                .shape
+                .as_ref()
+                .map_or_else(|| "of any shape".into(), |shape| format!("{shape:?}"));
+            return Err(ArchiveError::Mismatch {
+                path: self.path().to_owned(),
+                tensor: want.tensor.as_str().into(),
+                dtype: tensor.dtype,
+                shape: tensor.shape.clone(),
+                expected: format!("{dtype} {shape}"),
+            });
+        }
+        let extent = match &want.extent {
+            Some(extent) => extent.clone(),
+            None => Extent::whole(&tensor.shape),
+        };
+        if !extent.fits(&tensor.shape) {
+            return Err(ArchiveError::OutsideTensor {
+                path: self.path().to_owned(),
+                tensor: want.tensor.as_str().into(),
+                shape: tensor.shape.clone(),
+                wanted: extent,
+            });
+        }
+        Ok((tensor, extent))
+    }
+
+    /// Starts restoring. Only bytes that the wants need are read, besides what the drive's blocks
+    /// and the checksums' add; the receipt says how many.
+    ///
+    /// # Errors
+    /// Before the first byte moves: a tensor that is not there or not what was expected, or memory
+    /// that does not suffice. What is damaged comes out of [`Reading::wait`].
+    pub fn restore(
+        &self,
+        engine: &Engine,
+        wants: &[Want],
+        options: RestoreOptions,
+    ) -> Result<Reading, ArchiveError> {
+        let picked: Vec<(&Want, &ArchivedTensor, Extent)> = wants
+            .iter()
+            .map(|want| {
+                self.wanted(want)
+                    .map(|(tensor, extent)| (want, tensor, extent))
+            })
+            .collect::<Result<_, _>>()?;
+        let sizes: Vec<u64> = picked
+            .iter()
+            .map(|(want, tensor, extent)| {
+                tensor
+                    .dtype
+                    .bytes_of(&extent.shape)
+                    .map_err(|_| ArchiveError::InsideByte {
+                        path: self.path().to_owned(),
+                        tensor: want.tensor.as_str().into(),
+                        dtype: tensor.dtype,
+                        wanted: extent.clone(),
+                    })
+            })
+            .collect::<Result<_, _>>()?;
+        let slots = slots(&sizes)?;
+        let mut plan = Plan::new(self, options.check);
+        let mut reorders = Vec::new();
+        for (number, ((want, tensor, extent), slot)) in picked.iter().zip(&slots).enumerate() {
+            for part in &tensor.parts {
+                let Some(_) = part.extent.intersect(extent) else {
+                    continue;
+                };
+                let inside_byte = || ArchiveError::InsideByte {
+                    path: self.path().to_owned(),
+                    tensor: want.tensor.as_str().into(),
+                    dtype: tensor.dtype,
+                    wanted: extent.clone(),
+                };
+                if let Some(strides) = &part.strides {
+                    let raw = (part.range.end - part.range.start) as usize;
+                    let memory = Memory::host(raw, None)?;
+                    let (landing, runs) = (plan.land(&memory, 0..raw), Runs::flat(raw as u64));
+                    plan.need(&want.tensor, part, landing, runs);
+                    reorders.push(gather::Reorder {
+                        raw: Region::new(memory, 0..raw),
+                        part: part.extent.clone(),
+                        strides: strides.clone(),
+                        dtype: tensor.dtype,
+                        into: number,
+                    });
+                } else {
+                    let runs = Runs::between(&part.extent, extent, tensor.dtype)
+                        .ok_or_else(inside_byte)?;
+                    let landing = plan.land(&slot.memory, slot.range.clone());
+                    plan.need(&want.tensor, part, landing, runs);
+                }
+            }
+        }
+        let tensors = picked
+            .into_iter()
+            .zip(slots)
+            .map(|((want, tensor, extent), slot)| Restored {
+                name: want.tensor.clone(),
+                dtype: tensor.dtype,
+                global_shape: tensor.shape.clone(),
+                extent,
+                bytes: Region::new(slot.memory, slot.range),
+            })
+            .collect();
+        let (transfer, delivery) = plan.start(engine, options.policy)?;
+        Ok(Reading {
+            transfer,
+            delivery,
+            tensors,
+            reorders,
+        })
+    }
+
+    /// Starts reading everything, to hold it against the checksums that were saved. Where there are
+    /// none, it is only seen whether the bytes can be read.
+    ///
+    /// # Errors
+    /// When the files cannot be opened. What is damaged comes out of [`Reading::verdict`].
+    pub fn verify(&self, engine: &Engine, policy: Policy) -> Result<Reading, ArchiveError> {
+        let mut plan = Plan::new(self, true);
+        for (name, tensor) in &self.tensors {
+            for part in tensor.parts.iter().filter(|part| !part.range.is_empty()) {
+                plan.look(name, part);
+            }
+        }
+        let (transfer, delivery) = plan.start(engine, policy)?;
+        Ok(Reading {
+            transfer,
+            delivery,
+            tensors: Vec::new(),
+            reorders: Vec::new(),
+        })
+    }
+}
+
+impl Reading {
+    /// Bytes that will be read.
+    pub fn total(&self) -> Bytes {
+        self.transfer.as_ref().map_or(Bytes(0), Transfer::total)
+    }
+
+    /// Bytes that have been read so far.
+    pub fn moved(&self) -> Bytes {
+        self.transfer.as_ref().map_or(Bytes(0), Transfer::moved)
+    }
+
+    /// Whether [`Reading::wait`] returns at once.
+    pub fn is_finished(&self) -> bool {
+        self.transfer.as_ref().is_none_or(Transfer::is_finished)
+    }
+
+    /// Gives up.
+    pub fn cancel(&self) {
+        if let Some(transfer) = &self.transfer {
+            transfer.cancel();
+        }
+    }
+
+    /// Waits for the tensors.
+    ///
+    /// # Errors
+    /// When anything is damaged or cannot be read; no tensor is given out then.
+    pub fn wait(mut self) -> Result<Restoration, ArchiveError> {
+        let receipt = self.finish()?;
+        if let Some(fault) = self.delivery.faults().into_iter().next() {
+            return Err(fault);
+        }
+        for reorder in std::mem::take(&mut self.reorders) {
+            let Some(tensor) = self.tensors.get(reorder.into) else {
+                continue;
+            };
+            reorder.run(&tensor.extent, &tensor.bytes)?;
+        }
+        Ok(Restoration {
+            tensors: std::mem::take(&mut self.tensors),
+            receipt,
+            checked: self.delivery.checked(),
+            unchecked: self.delivery.unchecked(),
+        })
+    }
+
+    /// Waits for the end of a verification.
+    ///
+    /// # Errors
+    /// When something cannot be read at all.
+    pub fn verdict(mut self) -> Result<Verified, ArchiveError> {
+        let receipt = self.finish()?;
+        Ok(Verified {
+            faults: self.delivery.faults(),
+            checked: self.delivery.checked(),
+            unchecked: self.delivery.unchecked(),
+            receipt,
+        })
+    }
+
+    fn finish(&mut self) -> Result<Option<Receipt>, ArchiveError> {
+        match self.transfer.take() {
+            Some(transfer) => Ok(Some(transfer.wait()?.receipt)),
+            None => Ok(None),
+        }
+    }
+}
+
+/// Memory for tensors of these sizes.
+fn slots(sizes: &[u64]) -> Result<Vec<Slot>, ArchiveError> {
+    let all = sizes
+        .iter()
+        .fold(0u64, |all, size| all.saturating_add(*size));
+    if let Some(room) = limits::memory_room().filter(|room| *room < all) {
+        return Err(MemoryError::NoRoom { bytes: all, room }.into());
+    }
+    let small = |size: &&u64| **size < OWN_MAPPING;
+    let shared: u64 = sizes
+        .iter()
+        .filter(small)
+        .map(|size| size.next_multiple_of(ALIGNMENT))
+        .sum();
+    let shared = Memory::host(shared as usize, None)?;
+    let mut at = 0;
+    let slot = |size: &u64| {
+        let length = *size as usize;
+        if small(&size) {
+            let range = at..at + length;
+            at += size.next_multiple_of(ALIGNMENT) as usize;
+            return Ok(Slot {
+                memory: Arc::clone(&shared),
+                range,
+            });
+        }
+        Ok(Slot {
+            memory: Memory::host(length, None)?,
+            range: 0..length,
+        })
+    };
+    sizes.iter().map(slot).collect()
+}
+
+/// What has to be read, and what is to become of it.
+struct Plan<'a> {
+    archive: &'a Archive,
+    check: bool,
+    /// What is needed of each file.
+    ranges: BTreeMap<usize, Vec<Range<u64>>>,
+    /// By file and first byte of the part.
+    placements: BTreeMap<(usize, u64), Placement>,
+    landings: Vec<Landing>,
+}
+
+impl<'a> Plan<'a> {
+    fn new(archive: &'a Archive, check: bool) -> Self {
+        Self {
+            archive,
+            check,
+            ranges: BTreeMap::new(),
+            placements: BTreeMap::new(),
+            landings: Vec::new(),
+        }
+    }
+
+    fn land(&mut self, memory: &Arc<Memory>, range: Range<usize>) -> usize {
+        self.landings.push(Landing::new(memory.target(range)));
+        self.landings.len() - 1
+    }
+
+    fn placement(&mut self, tensor: &str, part: &ArchivedPart) -> &mut Placement {
+        let sums = part.sums.as_ref().filter(|_| self.check);
+        self.placements
+            .entry((part.file, part.range.start))
+            .or_insert_with(|| Placement {
+                tensor: tensor.to_owned(),
+                extent: part.extent.clone(),
+                file: part.file,
+                range: part.range.clone(),
+                sums: sums.cloned(),
+                copies: Vec::new(),
+            })
+    }
+
+    /// Has these runs of a part copied to a landing.
+    fn need(&mut self, tensor: &str, part: &ArchivedPart, landing: usize, runs: Runs) {
+        if part.range.is_empty() || runs.is_empty() {
+            return;
+        }
+        let begin = part.range.start;
+        let whole_blocks = self.check && part.sums.is_some();
+        let spans = runs.spans(if whole_blocks { digest::GRID } else { NEAR.0 });
+        let ranges = self.ranges.entry(part.file).or_default();
+        for span in spans {
+            let mut range = begin + span.start..begin + span.end;
+            if whole_blocks {
+                range.start = (range.start / digest::GRID * digest::GRID).max(begin);
+                range.end = range.end.next_multiple_of(digest::GRID).min(part.range.end);
+            }
+            ranges.push(range);
+        }
+        self.placement(tensor, part).copies.push((landing, runs));
+    }
+
+    /// Has all of a part read and checked.
+    fn look(&mut self, tensor: &str, part: &ArchivedPart) {
+        let ranges = self.ranges.entry(part.file).or_default();
+        ranges.push(part.range.clone());
+        self.placement(tensor, part);
+    }
+
+    fn start(
+        self,
+        engine: &Engine,
+        policy: Policy,
+    ) -> Result<(Option<Transfer>, Arc<Delivery>), ArchiveError> {
+        let mut pieces = Vec::new();
+        let mut file_of_piece = Vec::new();
+        for (file, ranges) in self.ranges {
+            let Some(opened) = self.archive.files.get(file) else {
+                continue;
+            };
+            let source = opened.source()?;
+            for range in merged(ranges) {
+                file_of_piece.push(file);
+                pieces.push(Piece {
+                    source: Arc::clone(&source),
+                    range,
+                });
+            }
+        }
+        let paths = self.archive.files.iter().map(|file| file.path.clone());
+        let delivery = Arc::new(Delivery::new(
+            paths.collect(),
+            file_of_piece,
+            self.placements.into_values().collect(),
+            self.landings,
+        ));
+        if pieces.is_empty() {
+            return Ok((None, delivery));
+        }
+        let from = Place::File(self.archive.path().display().to_string());
+        let sink: Arc<Delivery> = Arc::clone(&delivery);
+        let transfer = engine.load(Request {
+            destination: Destination::Transit(Some(sink)),
+            policy,
+            ..Request::to_host(from, pieces)
+        })?;
+        Ok((Some(transfer), delivery))
+    }
+}
+
+/// Ascending ranges that lie further apart than a drive's block.
+fn merged(mut ranges: Vec<Range<u64>>) -> Vec<Range<u64>> {
+    ranges.retain(|range| !range.is_empty());
+    ranges.sort_by_key(|range| (range.start, range.end));
+    let mut merged: Vec<Range<u64>> = Vec::new();
+    for range in ranges {
+        match merged.last_mut() {
+            Some(last) if range.start <= last.end.saturating_add(NEAR.0) => {
+                last.end = last.end.max(range.end);
+            }
+            _ => merged.push(range),
+        }
+    }
+    merged
+}
+
+/// What a lock guards survives a panic elsewhere: it is only ever added to.
+fn locked<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
