@@ -8,6 +8,7 @@ use clap::Subcommand;
 use crate::failure::{Exit, Failure};
 use crate::output::Output;
 
+pub mod bench;
 pub mod capture;
 mod completions;
 pub mod doctor;
@@ -37,6 +38,8 @@ pub enum Command {
     Load(load::LoadArgs),
     /// Plan a cluster: whether the straight way matters, what it costs, what to buy
     Plan(Box<plan::PlanArgs>),
+    /// Measure what the engine does against what the machine can do
+    Bench(Box<bench::BenchArgs>),
     /// Record what this machine shows, redacted, to look at elsewhere or to send to someone
     Capture(capture::CaptureArgs),
     /// Print the completion script for a shell
@@ -56,6 +59,7 @@ impl Command {
             Self::Explain(args) => explain::run(&args, out),
             Self::Load(args) => load::run(&args, out),
             Self::Plan(args) => plan::run(&args, out),
+            Self::Bench(args) => bench::run(&args, out),
             Self::Capture(args) => capture::run(&args, out),
             Self::Completions(args) => completions::run(&args, out),
             Self::Man(args) => man::run(&args, out),

@@ -65,6 +65,24 @@ pub fn not_a_stream(path: &Path) -> Result<(), Failure> {
     )
 }
 
+/// Finds out before long work, not after it, that a file has nowhere to go.
+pub fn check_folder(file: &Path) -> Result<(), Failure> {
+    not_a_stream(file)?;
+    let folder = match file.parent() {
+        Some(folder) if !folder.as_os_str().is_empty() => folder,
+        _ => Path::new("."),
+    };
+    let looked = folder.metadata();
+    match looked {
+        Ok(folder) if folder.is_dir() => Ok(()),
+        Ok(_) => Err(Failure::creating(
+            file,
+            &std::io::ErrorKind::NotADirectory.into(),
+        )),
+        Err(error) => Err(Failure::creating(file, &error)),
+    }
+}
+
 /// Where a file that is not there yet will lie: at the end of the links that lead to it.
 fn past_links(path: &Path) -> PathBuf {
     let mut path = path.to_owned();

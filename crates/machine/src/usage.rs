@@ -30,6 +30,13 @@ fn of(who: libc::c_int) -> CpuSeconds {
     }
 }
 
+/// How many programs wanted to run, on average over the last minute; `None` where the system does
+/// not say.
+pub fn load_average() -> Option<f64> {
+    let text = std::fs::read_to_string("/proc/loadavg").ok()?;
+    text.split_whitespace().next()?.parse().ok()
+}
+
 /// CPU seconds of the kernel workers that io_uring started on behalf of the calling thread.
 ///
 /// They are tasks of this process named `iou-wrk-<thread id>`; the kernel reaps them after some

@@ -51,7 +51,7 @@ pub struct RaceArgs {
 /// Races.
 pub fn run(args: &RaceArgs, out: &mut Output) -> Result<Exit, Failure> {
     if let Some(file) = &args.svg {
-        check_folder(file)?;
+        crate::file::check_folder(file)?;
     }
     let track = match &args.path {
         Some(path) => Track::Kept(transfer::local(path)?),
@@ -98,22 +98,4 @@ fn ceiling(to_host: &[Candidate]) -> Option<Capacity> {
     let ceilings = to_host.iter().filter_map(|c| c.route.ceiling());
     let highest = ceilings.max_by(|a, b| a.capacity.rate.0.total_cmp(&b.capacity.rate.0))?;
     (highest.unknown_hops == 0).then_some(highest.capacity)
-}
-
-/// Finds out before the race, not after it, that the picture has nowhere to go.
-fn check_folder(file: &Path) -> Result<(), Failure> {
-    crate::file::not_a_stream(file)?;
-    let folder = match file.parent() {
-        Some(folder) if !folder.as_os_str().is_empty() => folder,
-        _ => Path::new("."),
-    };
-    let looked = folder.metadata();
-    match looked {
-        Ok(folder) if folder.is_dir() => Ok(()),
-        Ok(_) => Err(Failure::creating(
-            file,
-            &std::io::ErrorKind::NotADirectory.into(),
-        )),
-        Err(error) => Err(Failure::creating(file, &error)),
-    }
 }

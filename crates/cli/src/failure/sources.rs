@@ -4,10 +4,12 @@ use std::error::Error;
 
 use crowfly_machine::RootError;
 use crowfly_mover::TransferError;
+use crowfly_mover::bench::BenchError;
 use crowfly_mover::checkpoint::CheckpointError;
 use crowfly_mover::checkpoint::header::HeaderReadError;
 use crowfly_mover::checkpoint::seeded::{SeededError, WriteError};
 use crowfly_mover::checkpoint::select::SelectError;
+use crowfly_mover::fabric::FabricError;
 use crowfly_plan::PlanError;
 use crowfly_plan::catalog::CatalogError;
 use crowfly_route::place::BadPlace;
@@ -172,6 +174,51 @@ impl From<TransferError> for Failure {
             E::Refused { obstacles, .. } => failure.with_obstacles(obstacles),
             _ => failure,
         }
+    }
+}
+
+impl From<FabricError> for Failure {
+    fn from(error: FabricError) -> Self {
+        use FabricError as E;
+        let exit = match &error {
+            E::Refused { .. } | E::Registration { .. } | E::Memory(_) => Exit::Unavailable,
+            E::Setup { .. } | E::Listen { .. } => Exit::Unavailable,
+            E::NoSuchNic { .. } => Exit::Usage,
+            E::Unreachable { .. } | E::NotAuthenticated { .. } => Exit::NoInput,
+            E::WrongVersion { .. } | E::Protocol { .. } | E::Descriptor(_) => Exit::BadData,
+            E::Cancelled => Exit::Interrupted,
+            _ => Exit::Io,
+        };
+        let suggested = match &error {
+            E::NoSuchNic { suggestion, .. } => suggestion.as_ref(),
+            _ => None,
+        };
+        let suggested = suggested.map(|nic| format!("did you mean `{nic}`?"));
+        let known = match &error {
+            E::NotAuthenticated { .. } => Some("both ends take the same key file"),
+            E::Unreachable { .. } => Some("is the other end listening, and at this address?"),
+            _ => None,
+        };
+        let hint = suggested.as_deref().or(known);
+        let failure = Self::new(error.code(), exit, sentence(&error));
+        let failure = failure.maybe_hint(hint.or_else(|| system_hint(&error)));
+        failure.with_obstacles(error.obstacles().to_vec())
+    }
+}
+
+impl From<BenchError> for Failure {
+    fn from(error: BenchError) -> Self {
+        use BenchError as E;
+        let exit = match error {
+            E::Fabric(error) => return error.into(),
+            E::TooLarge { .. } => Exit::Usage,
+            E::Protocol { .. } => Exit::BadData,
+            E::Detour { .. } => Exit::Broken,
+            E::There { .. } | E::Ceiling { .. } => Exit::Unavailable,
+            _ => Exit::Io,
+        };
+        let failure = Self::new(error.code(), exit, sentence(&error));
+        failure.maybe_hint(system_hint(&error))
     }
 }
 

@@ -31,6 +31,15 @@ impl Progress {
     pub fn start(&self, what: &str, total: u64) {
         let template =
             "{msg} [{bar:30}] {decimal_bytes}/{decimal_total_bytes} {decimal_bytes_per_sec} {eta}";
+        self.begin(template, what, total);
+    }
+
+    /// Starts a piece of work of `total` steps.
+    pub fn steps(&self, what: &str, total: u64) {
+        self.begin("{msg} [{bar:30}] {pos}/{len} {eta}", what, total);
+    }
+
+    fn begin(&self, template: &str, what: &str, total: u64) {
         if let Ok(style) = ProgressStyle::with_template(template) {
             self.bar.set_style(style.progress_chars("=> "));
         }
@@ -42,9 +51,9 @@ impl Progress {
             .set_message(super::text::harmless(what).into_owned());
     }
 
-    /// Says how many bytes of the work are done.
-    pub fn at(&self, bytes: u64) {
-        self.bar.set_position(bytes);
+    /// Says how many bytes or steps of the work are done.
+    pub fn at(&self, done: u64) {
+        self.bar.set_position(done);
     }
 }
 

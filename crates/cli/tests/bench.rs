@@ -1,0 +1,218 @@
+//! `crowfly bench net`, small: what it prints, what it refuses, and that nothing of it stays behind.
+//! No test asks how fast anything was.
+
+use std::fs;
+use std::io::{BufRead, BufReader};
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+
+fn folder(test: &str) -> PathBuf {
+    let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join(test);
+    let _ = fs::remove_dir_all(&folder);
+    fs::create_dir_all(&folder).expect("a folder for the test");
+    folder
+}
+
+fn bench(arguments: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_crowfly"));
+    command.args(["bench", "net"]).args(arguments);
+    command.stdin(Stdio::null());
+    command
+}
+
+fn document(output: &Output) -> Value {
+    let error = String::from_utf8_lossy(&output.stderr);
+    serde_json::from_slice(&output.stdout).unwrap_or_else(|e| panic!("{e}: {error}"))
+}
+
+/// `crowfly bench net --listen`, killed at the end.
+struct Listening {
+    child: Child,
+    address: String,
+}
+
+impl Listening {
+    fn start(key_file: &Path) -> Self {
+        let key_file = key_file.to_str().expect("text");
+        let arguments = ["--listen", "127.0.0.1:0", "--key-file", key_file];
+        let mut child = bench(&arguments)
+            .stdout(Stdio::piped())
+            .stderr(Stdio::null())
+            .spawn()
+            .expect("the program starts");
+        let mut address = String::new();
+        let stdout = child.stdout.take().expect("its output");
+        let mut stdout = BufReader::new(stdout);
+        stdout.read_line(&mut address).expect("its address");
+        Self {
+            child,
+            address: address.trim().to_owned(),
+        }
+    }
+}
+
+impl Drop for Listening {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+fn text(value: &Value) -> &str {
+    value.as_str().expect("text")
+}
+
+#[test]
+fn given_nothing_a_second_process_is_measured_against_and_every_byte_is_accounted_for() {
+    let picture = folder("bench-net-local").join("net.svg");
+    let svg = picture.to_str().expect("text");
+    let sizes = ["--size", "1,64,100KiB", "--rounds", "2", "--time", "5"];
+    let rest = ["--path", "shm,tcp", "--both", "--json", "--svg", svg];
+    let output = bench(&[&sizes[..], &rest].concat()).output().expect("runs");
+    assert_eq!(output.status.code(), Some(0));
+    let survey = document(&output);
+    assert_eq!(survey["schema"], "crowfly.bench-net/1");
+    assert_eq!(survey["rounds"], 2);
+    let points = survey["points"].as_array().expect("points");
+    assert_eq!(points.len(), 2 * 3 * 4, "paths, sizes, tasks");
+    for point in points {
+        let samples = point["samples"].as_array().expect("samples");
+        assert_eq!(samples.len(), 2);
+        for sample in samples {
+            let number = |name: &str| sample[name].as_u64().expect("a number");
+            assert_eq!(sample["size"], point["size"]);
+            assert_eq!(number("moved"), number("transfers") * number("size"));
+            let receipt = &sample["receipt"];
+            assert_eq!(receipt["requested"], sample["size"]);
+            for share in receipt["shares"].as_array().expect("shares") {
+                assert_eq!(share["path"], point["path"]);
+            }
+        }
+        let is_trip = point["task"] == "ping-pong";
+        assert_eq!(point["rate"].is_null(), is_trip);
+        assert_eq!(point["latency"].is_null(), !is_trip);
+        let ceiling = &point["ceiling"];
+        assert_eq!(ceiling.is_null(), is_trip);
+        if !is_trip {
+            assert_eq!(ceiling["provenance"]["kind"], "measured");
+            let share = point["share"].as_f64().expect("a share");
+            assert!((0.0..=1.0).contains(&share), "{share}");
+        }
+    }
+    let rails = survey["rails"].as_array().expect("rails");
+    let paths: Vec<&str> = rails.iter().map(|rail| text(&rail["path"])).collect();
+    assert_eq!(paths, ["shm", "tcp"]);
+    let picture = fs::read_to_string(picture).expect("the picture");
+    assert!(roxmltree::Document::parse(&picture).is_ok());
+}
+
+#[test]
+fn given_another_process_that_listens_it_is_measured_against_with_the_key_it_made() {
+    let key_file = folder("bench-net-peer").join("key");
+    let listening = Listening::start(&key_file);
+    let mode = fs::metadata(&key_file).expect("made").permissions().mode();
+    assert_eq!(mode & 0o777, 0o600, "for its owner alone");
+    let address = format!("crowfly://{}", listening.address);
+    let key_file = key_file.to_str().expect("text");
+    let common = ["--peer", &address, "--key-file", key_file, "--json"];
+    let small = [
+        "--size", "64", "--rounds", "1", "--time", "5", "--path", "tcp",
+    ];
+    let output = bench(&[&common[..], &small].concat())
+        .output()
+        .expect("runs");
+    assert_eq!(output.status.code(), Some(0));
+    let survey = document(&output);
+    assert_eq!(survey["peer"], listening.address.as_str());
+    // Nothing is known of a cable that was not looked at.
+    assert!(survey["points"][0]["ceiling"].is_null());
+
+    let other = folder("bench-net-other-key").join("key");
+    fs::write(&other, "0".repeat(64)).expect("written");
+    let wrong = [
+        "--peer",
+        &address,
+        "--key-file",
+        other.to_str().expect("text"),
+        "--json",
+    ];
+    let output = bench(&wrong).output().expect("runs");
+    assert_eq!(output.status.code(), Some(66));
+    assert_eq!(document(&output)["error"]["code"], "not-authenticated");
+}
+
+#[test]
+fn given_a_peer_that_is_killed_in_the_middle_the_command_ends_soon_with_its_error() {
+    let key_file = folder("bench-net-killed").join("key");
+    let mut listening = Listening::start(&key_file);
+    let key_file = key_file.to_str().expect("text");
+    let address = listening.address.clone();
+    let arguments = ["--peer", &address, "--key-file", key_file, "--json"];
+    let long = [
+        "--size", "1MiB", "--rounds", "1000", "--time", "1000", "--path", "tcp",
+    ];
+    let child = bench(&[&arguments[..], &long].concat())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("the program starts");
+    std::thread::sleep(Duration::from_millis(300));
+    listening.child.kill().expect("killed");
+    let began = Instant::now();
+    let output = child.wait_with_output().expect("it ends");
+    assert!(began.elapsed() < Duration::from_secs(60));
+    // Killed before the first byte it could not be reached, killed later it was lost.
+    let error = document(&output)["error"].clone();
+    let found = (text(&error["code"]), output.status.code());
+    assert!(
+        [("peer-lost", Some(74)), ("peer-unreachable", Some(66))].contains(&found),
+        "{error}"
+    );
+}
+
+#[test]
+fn given_arguments_that_make_no_sense_nothing_is_started() {
+    let missing = folder("bench-net-misuse").join("none");
+    let missing = missing.to_str().expect("text");
+    for (arguments, status, code) in [
+        (&["--size", "0"][..], 64, "usage"),
+        (&["--size", "2GiB"], 64, "usage"),
+        (&["--peer", "127.0.0.1:1"], 64, "usage"),
+        (&["--listen", "127.0.0.1:0"], 64, "usage"),
+        (&["--nic", "no-such-nic"], 64, "no-such-nic"),
+        (
+            &["--svg", "/no/such/folder/a.svg"],
+            73,
+            "output-not-created",
+        ),
+        (
+            &["--peer", "127.0.0.1:1", "--key-file", missing],
+            66,
+            "input-not-found",
+        ),
+    ] {
+        let output = bench(arguments).arg("--json").output().expect("runs");
+        assert_eq!(output.status.code(), Some(status), "{arguments:?}");
+        assert_eq!(document(&output)["error"]["code"], code, "{arguments:?}");
+    }
+}
+
+#[test]
+fn given_a_path_that_is_not_there_by_name_it_is_an_error_that_says_why() {
+    if fs::read_dir("/sys/class/infiniband").is_ok_and(|mut devices| devices.next().is_some()) {
+        crowfly_waive::waived!("this machine has an RDMA device");
+    }
+    let output = bench(&["--path", "verbs", "--json"])
+        .output()
+        .expect("runs");
+    assert_eq!(output.status.code(), Some(69));
+    let error = document(&output)["error"].clone();
+    assert_eq!(error["code"], "route-refused");
+    let obstacles = error["obstacles"].as_array().expect("obstacles");
+    assert!(!obstacles.is_empty(), "the reason is told");
+    assert!(obstacles.iter().all(|o| o["effect"] == "blocks"), "{error}");
+}
