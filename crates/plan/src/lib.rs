@@ -10,7 +10,7 @@
 //! 4. [`article`]: the source article's arithmetic; [`calibrated`]: collectives as they are measured;
 //! 5. [`step`], [`assess`]: a training step, and whether the straight way matters for it;
 //! 6. [`checkpoint`], [`loading`], [`fabric`]: storage, data, and what to buy;
-//! 7. [`observed`]: servers from snapshots, rates from receipts;
+//! 7. [`observed`]: servers from snapshots, rates from receipts; [`layout`]: a machine from a server;
 //! 8. [`sim`]: the flows of a whole fabric;
 //! 9. [`validate`], [`claims`]: published measurements beside predictions, and claims that are wrong.
 #![forbid(unsafe_code)]
@@ -25,6 +25,7 @@ pub mod cluster;
 mod error;
 pub mod fabric;
 pub mod figure;
+pub mod layout;
 pub mod loading;
 pub mod observed;
 pub mod quantity;

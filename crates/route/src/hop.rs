@@ -364,6 +364,17 @@ impl Route {
             })
     }
 
+    /// The four counters after each hop; the last are those of the whole route.
+    pub fn counters_along(&self) -> Vec<Counters> {
+        let until = |end: usize| Self {
+            hops: self.hops.iter().take(end).cloned().collect(),
+            ..self.clone()
+        };
+        (1..=self.hops.len())
+            .map(|end| until(end).counters())
+            .collect()
+    }
+
     /// The PCIe links that the route crosses more than once, each named once: up and down again.
     /// One transfer uses each direction of such a link once; transfers both ways at once get half
     /// of it each.
@@ -508,6 +519,28 @@ mod tests {
             to: Place::Gpu(0),
             hops,
         }
+    }
+
+    #[test]
+    fn counters_grow_hop_by_hop_to_those_of_the_route() {
+        let bounced = route(vec![
+            dma(drive(), host(HostUse::Bounce), &["a", "b"], None),
+            dma(
+                host(HostUse::Bounce),
+                Stop::Gpu { index: 0 },
+                &["b", "c"],
+                None,
+            ),
+        ]);
+        let after = |copies, pcie_hops, host_ram_passes| Counters {
+            copies,
+            cpu_touches: 0,
+            pcie_hops,
+            host_ram_passes,
+        };
+        assert_eq!(bounced.counters_along(), [after(1, 2, 1), after(2, 4, 2)]);
+        assert_eq!(bounced.counters_along().last(), Some(&bounced.counters()));
+        assert!(route(Vec::new()).counters_along().is_empty());
     }
 
     #[test]
