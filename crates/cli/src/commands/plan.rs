@@ -1,17 +1,14 @@
 //! `crowfly plan`: whether the straight way matters for a cluster and a model, what it costs, what
 //! to buy.
 
-use std::path::PathBuf;
-
 use clap::{Args, Subcommand};
 use crowfly_plan::catalog::Used;
-use serde::Serialize;
+use crowfly_route::topology::Topology;
 
 use crate::failure::{Exit, Failure};
 use crate::output::Output;
-use crate::render::plan::Sheet;
-use crate::{file, path};
 
+mod answered;
 mod assess;
 mod buy;
 mod catalog;
@@ -20,6 +17,7 @@ mod data;
 mod scenario;
 mod simulate;
 
+pub use answered::{Answered, Export, ExportPicture};
 pub use buy::Shape;
 
 /// Arguments of `crowfly plan`.
@@ -59,79 +57,6 @@ enum Question {
     Claims(catalog::ClaimsArgs),
 }
 
-/// How an answer is written.
-#[derive(Args, Clone, Debug, Default)]
-#[command(next_help_heading = "Output")]
-pub struct Export {
-    /// Write the tables as comma-separated values
-    #[arg(long, conflicts_with = "markdown")]
-    csv: bool,
-    /// Write the answer as Markdown
-    #[arg(long)]
-    markdown: bool,
-}
-
-/// As [`Export`], and a picture.
-#[derive(Args, Clone, Debug, Default)]
-#[command(next_help_heading = "Output")]
-pub struct ExportPicture {
-    #[command(flatten)]
-    export: Export,
-    /// Also draw it into an SVG picture
-    #[arg(long, value_name = "FILE")]
-    svg: Option<PathBuf>,
-}
-
-#[derive(Serialize)]
-struct Document<'a, T> {
-    schema: &'static str,
-    #[serde(flatten)]
-    answer: &'a T,
-}
-
-impl Export {
-    /// Writes an answer: as one JSON document, or as its sheet in the form asked for.
-    fn write<T: Serialize>(
-        &self,
-        schema: &'static str,
-        answer: &T,
-        sheet: &Sheet,
-        out: &mut Output,
-    ) -> Result<Exit, Failure> {
-        if out.is_json() && (self.csv || self.markdown) {
-            return Err(Failure::usage(
-                "--json goes with neither --csv nor --markdown",
-            ));
-        }
-        if self.csv {
-            out.bytes(sheet.csv().as_bytes())?;
-        } else if self.markdown {
-            out.bytes(sheet.markdown().as_bytes())?;
-        } else {
-            let document = Document { schema, answer };
-            out.show(&document, |columns| sheet.text(columns))?;
-        }
-        Ok(Exit::Ok)
-    }
-}
-
-impl ExportPicture {
-    fn write<T: Serialize>(
-        &self,
-        schema: &'static str,
-        answer: &T,
-        sheet: &Sheet,
-        picture: impl FnOnce() -> String,
-        out: &mut Output,
-    ) -> Result<Exit, Failure> {
-        if let Some(to) = &self.svg {
-            file::replace(to, picture().as_bytes())?;
-            out.note(&format!("picture written to {}", path::shown(to)));
-        }
-        self.export.write(schema, answer, sheet, out)
-    }
-}
-
 /// Each entry once.
 fn once(mut used: Vec<Used>) -> Vec<Used> {
     let mut seen = Vec::new();
@@ -146,18 +71,47 @@ fn once(mut used: Vec<Used>) -> Vec<Used> {
 
 /// Answers.
 pub fn run(args: &PlanArgs, out: &mut Output) -> Result<Exit, Failure> {
+    let answered = args.answer(None)?;
     match &args.question {
-        None => assess::run(&args.assess, out),
-        Some(Question::Checkpoint(args)) => data::checkpoint(args, out),
-        Some(Question::Interval(args)) => data::interval(args, out),
-        Some(Question::Loading(args)) => data::loading(args, out),
-        Some(Question::Storage(args)) => data::storage(args, out),
-        Some(Question::Fabric(args)) => buy::fabric(args, out),
-        Some(Question::Shapes(args)) => buy::shapes(args, out),
-        Some(Question::Collective(args)) => collective::run(args, out),
-        Some(Question::Simulate(args)) => simulate::run(args, out),
-        Some(Question::Catalog(args)) => catalog::list(args, out),
-        Some(Question::Validate(args)) => catalog::validate(args, out),
-        Some(Question::Claims(args)) => catalog::claims(args, out),
+        None => args.assess.export.write(answered, out),
+        Some(question) => question.export().write(&answered, out),
+    }
+}
+
+impl PlanArgs {
+    /// The answer. `machine` takes the place of a file that would be named by `--from-snapshot`.
+    pub fn answer(&self, machine: Option<&Topology>) -> Result<Answered, Failure> {
+        match &self.question {
+            None => assess::answer(&self.assess, machine),
+            Some(Question::Checkpoint(args)) => data::checkpoint(args, machine),
+            Some(Question::Interval(args)) => data::interval(args),
+            Some(Question::Loading(args)) => data::loading(args, machine),
+            Some(Question::Storage(args)) => data::storage(args),
+            Some(Question::Fabric(args)) => buy::fabric(args, machine),
+            Some(Question::Shapes(args)) => buy::shapes(args),
+            Some(Question::Collective(args)) => collective::answer(args, machine),
+            Some(Question::Simulate(args)) => simulate::answer(args, machine),
+            Some(Question::Catalog(args)) => catalog::list(args),
+            Some(Question::Validate(args)) => catalog::validate(args),
+            Some(Question::Claims(args)) => Ok(catalog::claims(args)),
+        }
+    }
+}
+
+impl Question {
+    const fn export(&self) -> &Export {
+        match self {
+            Self::Checkpoint(args) => &args.export,
+            Self::Interval(args) => &args.export,
+            Self::Loading(args) => &args.export,
+            Self::Storage(args) => &args.export,
+            Self::Fabric(args) => &args.export,
+            Self::Shapes(args) => &args.export,
+            Self::Collective(args) => &args.export,
+            Self::Simulate(args) => &args.export,
+            Self::Catalog(args) => &args.export,
+            Self::Validate(args) => &args.export,
+            Self::Claims(args) => &args.export,
+        }
     }
 }

@@ -20,12 +20,14 @@ macro_rules! cells {
 }
 
 mod amounts;
+pub mod chart;
 mod facts;
 mod needs;
 mod picture;
 mod verdict;
 
 pub use amounts::Amount;
+pub use chart::Chart;
 pub use facts::{catalog, claims, shapes, validation};
 pub use needs::{checkpoint, collective, fabric, interval, loading, simulation, tier};
 pub use picture::{bars, curve};
@@ -38,6 +40,8 @@ pub struct Sheet {
     pub verdict: String,
     /// The numbers.
     pub tables: Vec<SheetTable>,
+    /// What of them a page draws as bars.
+    pub charts: Vec<Chart>,
     /// What a reader should know.
     pub notes: Vec<String>,
     doubtful: Vec<Used>,
@@ -340,7 +344,7 @@ mod tests {
             verdict: "It is so.".into(),
             tables: vec![table],
             notes: vec!["A note.".into()],
-            doubtful: Vec::new(),
+            ..Sheet::default()
         }
     }
 

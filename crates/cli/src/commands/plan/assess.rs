@@ -2,12 +2,12 @@
 
 use clap::Args;
 use crowfly_plan::assess::{Assessment, SweepPoint, sizes, sweep};
+use crowfly_route::topology::Topology;
 use serde::Serialize;
 
 use super::scenario::{ClusterArgs, Setting, SpreadArgs, memory_note};
-use super::{ExportPicture, once};
-use crate::failure::{Exit, Failure};
-use crate::output::Output;
+use super::{Answered, ExportPicture, once};
+use crate::failure::Failure;
 use crate::render::plan as render;
 
 /// The version of the JSON form of an assessment.
@@ -32,7 +32,7 @@ pub struct AssessArgs {
     #[arg(long, value_name = "servers=A..B", value_parser = range)]
     sweep: Option<(u32, u32)>,
     #[command(flatten)]
-    export: ExportPicture,
+    pub export: ExportPicture,
 }
 
 fn range(text: &str) -> Result<(u32, u32), String> {
@@ -56,10 +56,10 @@ struct Comparison {
 }
 
 /// Answers.
-pub fn run(args: &AssessArgs, out: &mut Output) -> Result<Exit, Failure> {
-    let setting = args.cluster.resolve()?;
+pub fn answer(args: &AssessArgs, machine: Option<&Topology>) -> Result<Answered, Failure> {
+    let setting = args.cluster.resolve(machine)?;
     if let [a, b] = &args.compare[..] {
-        return compare(args, &setting, a, b, out);
+        return compare(args, &setting, a, b);
     }
     let workload = args.workload.resolve(&setting.catalog)?;
     let staged = setting.measured.network_staged.as_ref();
@@ -80,11 +80,9 @@ pub fn run(args: &AssessArgs, out: &mut Output) -> Result<Exit, Failure> {
         let mut sheet = render::sweep(&answer.server, &answer.model, &answer.points);
         sheet.rests_on(once(used.cloned().collect()));
         sheet.notes.extend(setting.notes);
+        let answered = Answered::new(SWEEP_SCHEMA, &answer, sheet);
         let title = format!("{} on {}", answer.model, answer.server);
-        let picture = || render::curve(&title, &answer.points);
-        return args
-            .export
-            .write(SWEEP_SCHEMA, &answer, &sheet, picture, out);
+        return Ok(answered.drawn_by(move || render::curve(&title, &answer.points)));
     }
     let answer = Assessment::of(&setting.cluster, &workload, staged)?;
     let mut sheet = render::assessment(&answer);
@@ -94,18 +92,11 @@ pub fn run(args: &AssessArgs, out: &mut Output) -> Result<Exit, Failure> {
     let curve = sizes(CURVE_FROM, last.max(CURVE_FROM))?;
     let points = sweep(&setting.cluster, &workload, staged, &curve)?;
     let title = format!("{} on {}", workload.model.name, setting.cluster.server.name);
-    let picture = || render::curve(&title, &points);
-    args.export
-        .write(ASSESS_SCHEMA, &answer, &sheet, picture, out)
+    let answered = Answered::new(ASSESS_SCHEMA, &answer, sheet);
+    Ok(answered.drawn_by(move || render::curve(&title, &points)))
 }
 
-fn compare(
-    args: &AssessArgs,
-    setting: &Setting,
-    a: &str,
-    b: &str,
-    out: &mut Output,
-) -> Result<Exit, Failure> {
+fn compare(args: &AssessArgs, setting: &Setting, a: &str, b: &str) -> Result<Answered, Failure> {
     let workload = args.workload.resolve(&setting.catalog)?;
     let staged = setting.measured.network_staged.as_ref();
     let mut assessments = Vec::new();
@@ -120,9 +111,8 @@ fn compare(
         sheet.notes.extend(memory_note(&answer.cluster.server));
     }
     let answer = Comparison { assessments };
-    let picture = || render::bars(&answer.assessments);
-    args.export
-        .write(COMPARE_SCHEMA, &answer, &sheet, picture, out)
+    let answered = Answered::new(COMPARE_SCHEMA, &answer, sheet);
+    Ok(answered.drawn_by(move || render::bars(&answer.assessments)))
 }
 
 #[cfg(test)]

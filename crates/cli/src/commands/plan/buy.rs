@@ -3,12 +3,12 @@
 use clap::{Args, ValueEnum};
 use crowfly_plan::catalog::{CloudProvider, Confidence};
 use crowfly_plan::fabric::{BillOfMaterials, DEFAULT_SWITCH};
+use crowfly_route::topology::Topology;
 use serde::Serialize;
 
 use super::scenario::{CatalogFiles, ClusterArgs};
-use super::{Export, once};
-use crate::failure::{Exit, Failure};
-use crate::output::Output;
+use super::{Answered, Export, once};
+use crate::failure::Failure;
 use crate::render::plan as render;
 
 const FABRIC_SCHEMA: &str = "crowfly.plan.fabric/1";
@@ -26,16 +26,16 @@ pub struct FabricArgs {
     #[arg(long, value_name = "N", allow_negative_numbers = true)]
     tiers: Option<u32>,
     #[command(flatten)]
-    export: Export,
+    pub export: Export,
 }
 
 /// Answers `crowfly plan fabric`.
-pub fn fabric(args: &FabricArgs, out: &mut Output) -> Result<Exit, Failure> {
-    let setting = args.cluster.resolve()?;
+pub fn fabric(args: &FabricArgs, machine: Option<&Topology>) -> Result<Answered, Failure> {
+    let setting = args.cluster.resolve(machine)?;
     let bill = BillOfMaterials::of(&setting.catalog, &setting.cluster, &args.switch, args.tiers)?;
     let mut sheet = render::fabric(&setting.cluster, &bill);
     sheet.rests_on(once(bill.used.clone()));
-    args.export.write(FABRIC_SCHEMA, &bill, &sheet, out)
+    Ok(Answered::new(FABRIC_SCHEMA, &bill, sheet))
 }
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
@@ -55,7 +55,7 @@ pub struct ShapesArgs {
     #[command(flatten)]
     catalog: CatalogFiles,
     #[command(flatten)]
-    export: Export,
+    pub export: Export,
 }
 
 /// A shape and its direct path.
@@ -87,7 +87,7 @@ struct Shapes {
 }
 
 /// Answers `crowfly plan shapes`.
-pub fn shapes(args: &ShapesArgs, out: &mut Output) -> Result<Exit, Failure> {
+pub fn shapes(args: &ShapesArgs) -> Result<Answered, Failure> {
     let catalog = args.catalog.read()?;
     let wanted = args.cloud.map(|cloud| match cloud {
         CloudArg::Gcp => CloudProvider::Gcp,
@@ -118,5 +118,5 @@ pub fn shapes(args: &ShapesArgs, out: &mut Output) -> Result<Exit, Failure> {
         shapes: rented.collect(),
     };
     let sheet = render::shapes(&answer.shapes);
-    args.export.write(SHAPES_SCHEMA, &answer, &sheet, out)
+    Ok(Answered::new(SHAPES_SCHEMA, &answer, sheet))
 }

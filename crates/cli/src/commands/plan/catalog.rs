@@ -7,10 +7,9 @@ use crowfly_plan::claims::{CLAIMS, Claim};
 use crowfly_plan::validate::Validation;
 use serde::Serialize;
 
-use super::Export;
 use super::scenario::CatalogFiles;
-use crate::failure::{Exit, Failure};
-use crate::output::Output;
+use super::{Answered, Export};
+use crate::failure::Failure;
 use crate::render::plan as render;
 
 const CATALOG_SCHEMA: &str = "crowfly.plan.catalog/1";
@@ -32,7 +31,7 @@ pub struct CatalogArgs {
     #[command(flatten)]
     catalog: CatalogFiles,
     #[command(flatten)]
-    export: Export,
+    pub export: Export,
 }
 
 /// The kinds by their words in the catalogue.
@@ -58,7 +57,7 @@ struct Entries<'a> {
 }
 
 /// Answers `crowfly plan catalog`.
-pub fn list(args: &CatalogArgs, out: &mut Output) -> Result<Exit, Failure> {
+pub fn list(args: &CatalogArgs) -> Result<Answered, Failure> {
     let catalog = args.catalog.read()?;
     let listed = catalog.list(args.kind, args.filter.as_deref());
     let sheet = render::catalog(&catalog, &listed, args.sources);
@@ -73,7 +72,7 @@ pub fn list(args: &CatalogArgs, out: &mut Output) -> Result<Exit, Failure> {
     let answer = Entries {
         entries: shown.collect(),
     };
-    args.export.write(CATALOG_SCHEMA, &answer, &sheet, out)
+    Ok(Answered::new(CATALOG_SCHEMA, &answer, sheet))
 }
 
 /// All facts of an entry.
@@ -109,22 +108,22 @@ pub struct ValidateArgs {
     #[command(flatten)]
     catalog: CatalogFiles,
     #[command(flatten)]
-    export: Export,
+    pub export: Export,
 }
 
 /// Answers `crowfly plan validate`.
-pub fn validate(args: &ValidateArgs, out: &mut Output) -> Result<Exit, Failure> {
+pub fn validate(args: &ValidateArgs) -> Result<Answered, Failure> {
     let catalog = args.catalog.read()?;
     let answer = Validation::of(&catalog)?;
     let sheet = render::validation(&answer);
-    args.export.write(VALIDATE_SCHEMA, &answer, &sheet, out)
+    Ok(Answered::new(VALIDATE_SCHEMA, &answer, sheet))
 }
 
 /// Arguments of `crowfly plan claims`.
 #[derive(Args, Debug)]
 pub struct ClaimsArgs {
     #[command(flatten)]
-    export: Export,
+    pub export: Export,
 }
 
 #[derive(Serialize)]
@@ -133,8 +132,8 @@ struct Claims {
 }
 
 /// Answers `crowfly plan claims`.
-pub fn claims(args: &ClaimsArgs, out: &mut Output) -> Result<Exit, Failure> {
+pub fn claims(_: &ClaimsArgs) -> Answered {
     let sheet = render::claims(&CLAIMS);
     let answer = Claims { claims: &CLAIMS };
-    args.export.write(CLAIMS_SCHEMA, &answer, &sheet, out)
+    Answered::new(CLAIMS_SCHEMA, &answer, sheet)
 }

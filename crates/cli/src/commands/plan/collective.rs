@@ -2,12 +2,12 @@
 
 use clap::{Args, ValueEnum};
 use crowfly_plan::calibrated::{Collective, Ways};
+use crowfly_route::topology::Topology;
 use crowfly_route::units::Bytes;
 
 use super::scenario::ClusterArgs;
-use super::{Export, once};
-use crate::failure::{Exit, Failure};
-use crate::output::Output;
+use super::{Answered, Export, once};
+use crate::failure::Failure;
 use crate::render::plan as render;
 
 const SCHEMA: &str = "crowfly.plan.collective/1";
@@ -24,7 +24,7 @@ pub struct CollectiveArgs {
     #[command(flatten)]
     cluster: ClusterArgs,
     #[command(flatten)]
-    export: Export,
+    pub export: Export,
 }
 
 #[derive(Clone, Copy, Debug, Default, ValueEnum)]
@@ -37,8 +37,8 @@ enum OpArg {
 }
 
 /// Answers.
-pub fn run(args: &CollectiveArgs, out: &mut Output) -> Result<Exit, Failure> {
-    let setting = args.cluster.resolve()?;
+pub fn answer(args: &CollectiveArgs, machine: Option<&Topology>) -> Result<Answered, Failure> {
+    let setting = args.cluster.resolve(machine)?;
     let op = match args.op {
         OpArg::AllReduce => Collective::AllReduce,
         OpArg::ReduceScatter => Collective::ReduceScatter,
@@ -50,5 +50,5 @@ pub fn run(args: &CollectiveArgs, out: &mut Output) -> Result<Exit, Failure> {
     let mut sheet = render::collective(&setting.cluster, &answer);
     sheet.rests_on(once(setting.cluster.server.used.clone()));
     sheet.notes.extend(setting.notes);
-    args.export.write(SCHEMA, &answer, &sheet, out)
+    Ok(Answered::new(SCHEMA, &answer, sheet))
 }

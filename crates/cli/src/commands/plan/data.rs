@@ -4,11 +4,11 @@ use clap::{Args, ValueEnum};
 use crowfly_plan::catalog::StorageClass;
 use crowfly_plan::checkpoint::{Checkpoint, Interval, Storage, Tier, failures};
 use crowfly_plan::loading::{Data, Loading, Samples};
+use crowfly_route::topology::Topology;
 
 use super::scenario::{CatalogFiles, ClusterArgs, ModelArgs, SpreadArgs, StoreArgs};
-use super::{Export, once};
-use crate::failure::{Exit, Failure};
-use crate::output::Output;
+use super::{Answered, Export, once};
+use crate::failure::Failure;
 use crate::render::plan as render;
 
 const CHECKPOINT_SCHEMA: &str = "crowfly.plan.checkpoint/1";
@@ -32,12 +32,12 @@ pub struct CheckpointArgs {
     #[command(flatten)]
     store: StoreArgs,
     #[command(flatten)]
-    export: Export,
+    pub export: Export,
 }
 
 /// Answers `crowfly plan checkpoint`.
-pub fn checkpoint(args: &CheckpointArgs, out: &mut Output) -> Result<Exit, Failure> {
-    let setting = args.cluster.resolve()?;
+pub fn checkpoint(args: &CheckpointArgs, machine: Option<&Topology>) -> Result<Answered, Failure> {
+    let setting = args.cluster.resolve(machine)?;
     let model = args.model.resolve(&setting.catalog)?;
     let asked = match args.store.resolve(&setting.catalog)? {
         Some(storage) => vec![storage],
@@ -55,7 +55,7 @@ pub fn checkpoint(args: &CheckpointArgs, out: &mut Output) -> Result<Exit, Failu
     used.extend(asked.iter().flat_map(|storage| storage.used.clone()));
     sheet.rests_on(once(used));
     sheet.notes.extend(setting.notes);
-    args.export.write(CHECKPOINT_SCHEMA, &answer, &sheet, out)
+    Ok(Answered::new(CHECKPOINT_SCHEMA, &answer, sheet))
 }
 
 /// Arguments of `crowfly plan interval`.
@@ -85,7 +85,7 @@ pub struct IntervalArgs {
     #[command(flatten)]
     catalog: CatalogFiles,
     #[command(flatten)]
-    export: Export,
+    pub export: Export,
 }
 
 /// What storage serves where none is named, in 1e9 B/s: the article's.
@@ -95,7 +95,7 @@ const DEFAULT_STORAGE_GBS: f64 = 100.0;
 const GPUS_PER_SERVER: u64 = 8;
 
 /// Answers `crowfly plan interval`.
-pub fn interval(args: &IntervalArgs, out: &mut Output) -> Result<Exit, Failure> {
+pub fn interval(args: &IntervalArgs) -> Result<Answered, Failure> {
     let catalog = args.catalog.read()?;
     let model = args.model.resolve(&catalog)?;
     let failures = failures(&catalog, &args.reliability)?;
@@ -119,7 +119,7 @@ pub fn interval(args: &IntervalArgs, out: &mut Output) -> Result<Exit, Failure> 
     let mut sheet = render::interval(&model, args.gpus, &answer);
     sheet.notes.extend(storage.notes);
     sheet.rests_on(once(answer.used.clone()));
-    args.export.write(INTERVAL_SCHEMA, &answer, &sheet, out)
+    Ok(Answered::new(INTERVAL_SCHEMA, &answer, sheet))
 }
 
 #[derive(Clone, Copy, Debug, Default, ValueEnum)]
@@ -152,12 +152,12 @@ pub struct LoadingArgs {
     #[command(flatten)]
     store: StoreArgs,
     #[command(flatten)]
-    export: Export,
+    pub export: Export,
 }
 
 /// Answers `crowfly plan loading`.
-pub fn loading(args: &LoadingArgs, out: &mut Output) -> Result<Exit, Failure> {
-    let setting = args.cluster.resolve()?;
+pub fn loading(args: &LoadingArgs, machine: Option<&Topology>) -> Result<Answered, Failure> {
+    let setting = args.cluster.resolve(machine)?;
     let workload = args.workload.resolve(&setting.catalog)?;
     workload.check(&setting.cluster)?;
     let store = args.store.resolve(&setting.catalog)?;
@@ -176,7 +176,7 @@ pub fn loading(args: &LoadingArgs, out: &mut Output) -> Result<Exit, Failure> {
     used.extend(workload.model.used);
     used.extend(store.iter().flat_map(|store| store.used.clone()));
     sheet.rests_on(once(used));
-    args.export.write(LOADING_SCHEMA, &answer, &sheet, out)
+    Ok(Answered::new(LOADING_SCHEMA, &answer, sheet))
 }
 
 /// Arguments of `crowfly plan storage`.
@@ -193,15 +193,15 @@ pub struct StorageArgs {
     #[command(flatten)]
     catalog: CatalogFiles,
     #[command(flatten)]
-    export: Export,
+    pub export: Export,
 }
 
 /// Answers `crowfly plan storage`.
-pub fn storage(args: &StorageArgs, out: &mut Output) -> Result<Exit, Failure> {
+pub fn storage(args: &StorageArgs) -> Result<Answered, Failure> {
     let catalog = args.catalog.read()?;
     let model = args.model.resolve(&catalog)?;
     let answer = Tier::of(&catalog, &model, args.stall, args.storage.as_deref())?;
     let mut sheet = render::tier(&model, &answer);
     sheet.rests_on(once(answer.used.clone()));
-    args.export.write(STORAGE_SCHEMA, &answer, &sheet, out)
+    Ok(Answered::new(STORAGE_SCHEMA, &answer, sheet))
 }

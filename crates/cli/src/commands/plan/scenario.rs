@@ -218,18 +218,20 @@ impl ClusterArgs {
         }
     }
 
-    /// Reads what is named and makes the cluster.
-    pub fn resolve(&self) -> Result<Setting, Failure> {
+    /// Reads what is named and makes the cluster. The server is that of a `machine` that is given,
+    /// else of the snapshot that is named, else of the catalogue.
+    pub fn resolve(&self, machine: Option<&Topology>) -> Result<Setting, Failure> {
         let catalog = self.catalog.read()?;
         let mut notes = Vec::new();
         let measured = measured(&self.receipts, &mut notes)?;
         let overrides = self.overrides();
-        let mut server = match &self.from_snapshot {
-            Some(file) => {
+        let mut server = match (machine, &self.from_snapshot) {
+            (Some(topology), _) => ServerSpec::from_topology(&catalog, topology, &overrides)?,
+            (None, Some(file)) => {
                 let topology = Topology::from_snapshot(&read_snapshot(file)?);
                 ServerSpec::from_topology(&catalog, &topology, &overrides)?
             }
-            None => {
+            (None, None) => {
                 let id = self.server.as_deref().unwrap_or(DEFAULT_SERVER);
                 ServerSpec::from_catalog(&catalog, id, &overrides)?
             }

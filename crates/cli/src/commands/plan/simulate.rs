@@ -2,12 +2,12 @@
 
 use clap::{Args, ValueEnum};
 use crowfly_plan::sim::{CheckpointTraffic, Placement, Routing, Simulation};
+use crowfly_route::topology::Topology;
 use crowfly_route::units::Bytes;
 
 use super::scenario::{ClusterArgs, ModelArgs};
-use super::{Export, once};
-use crate::failure::{Exit, Failure};
-use crate::output::Output;
+use super::{Answered, Export, once};
+use crate::failure::Failure;
 use crate::render::plan as render;
 
 const SCHEMA: &str = "crowfly.plan.simulation/1";
@@ -78,7 +78,7 @@ pub struct SimulateArgs {
     #[arg(long, value_name = "N", default_value_t = 0)]
     seed: u64,
     #[command(flatten)]
-    export: Export,
+    pub export: Export,
 }
 
 #[derive(Clone, Copy, Debug, Default, ValueEnum)]
@@ -100,8 +100,8 @@ enum PlacementArg {
 }
 
 /// Answers.
-pub fn run(args: &SimulateArgs, out: &mut Output) -> Result<Exit, Failure> {
-    let setting = args.cluster.resolve()?;
+pub fn answer(args: &SimulateArgs, machine: Option<&Topology>) -> Result<Answered, Failure> {
+    let setting = args.cluster.resolve(machine)?;
     let model = args.model.resolve(&setting.catalog)?;
     let bytes = args
         .size
@@ -132,5 +132,5 @@ pub fn run(args: &SimulateArgs, out: &mut Output) -> Result<Exit, Failure> {
     let mut used = setting.cluster.server.used.clone();
     used.extend(model.used);
     sheet.rests_on(once(used));
-    args.export.write(SCHEMA, &answer, &sheet, out)
+    Ok(Answered::new(SCHEMA, &answer, sheet))
 }

@@ -70,6 +70,7 @@ pub fn checkpoint(model: &ModelSpec, cluster: &Cluster, answer: &Checkpoint) -> 
             count(cluster.servers.into())
         ),
         tables: vec![table, gains],
+        charts: super::chart::checkpoint(answer),
         notes: notes.collect(),
         ..Sheet::default()
     }

@@ -8,14 +8,14 @@ use super::super::svg::escape;
 use super::amounts::{count, time};
 
 const WIDTH: f64 = 720.0;
-const HEIGHT: f64 = 400.0;
+const HEIGHT: f64 = 420.0;
 const LEFT: f64 = 80.0;
 const RIGHT: f64 = 24.0;
 const TOP: f64 = 56.0;
-const BOTTOM: f64 = 56.0;
+const BOTTOM: f64 = 76.0;
 const STYLE: &str = "text{font:13px system-ui,sans-serif;fill:#1a1a1a}.t{font-size:16px;font-weight:600}\
 .a{stroke:#c9c9c9}.d{stroke:#0b6e4f;fill:none;stroke-width:2.5}.s{stroke:#b3261e;fill:none;stroke-width:2.5;stroke-dasharray:7 5}\
-.bd{fill:#0b6e4f}.bs{fill:#b3261e}@media(prefers-color-scheme:dark){svg{background:#16181a}text{fill:#e8e8e8}.a{stroke:#4a4a4a}}";
+.ad,.as{stroke-width:1.2;opacity:.75}.bd{fill:#0b6e4f}.bs{fill:#b3261e}@media(prefers-color-scheme:dark){svg{background:#16181a}text{fill:#e8e8e8}.a{stroke:#4a4a4a}.d{stroke:#3fb950}.s{stroke:#f85149}.bd{fill:#3fb950}.bs{fill:#f85149}}";
 
 fn open(title: &str, height: f64) -> String {
     let title = escape(title);
@@ -25,12 +25,21 @@ fn open(title: &str, height: f64) -> String {
     )
 }
 
-/// Time of the exchange over the number of GPUs: direct solid, staged at worst dashed.
+/// Time of the exchange over the number of GPUs, direct solid and staged dashed: by the calibrated
+/// model thick, staged at worst and at best; by the article thin.
 pub fn curve(title: &str, points: &[SweepPoint]) -> String {
     let mut svg = open(&format!("Exchange of gradients per step: {title}"), HEIGHT);
     let most = points
         .iter()
-        .map(|p| p.staged_slow.unwrap_or(p.direct).max(p.direct))
+        .flat_map(|p| {
+            [
+                Some(p.direct),
+                p.staged_slow,
+                Some(p.article_direct),
+                p.article_staged,
+            ]
+        })
+        .flatten()
         .fold(f64::MIN_POSITIVE, f64::max);
     let log = |gpus: u64| (gpus.max(1) as f64).log2();
     let first = points.first().map_or(0.0, |p| log(p.gpus));
@@ -67,21 +76,29 @@ pub fn curve(title: &str, points: &[SweepPoint]) -> String {
         let corners: Vec<String> = known.map(|(x, y)| format!("{x:.1},{y:.1}")).collect();
         corners.join(" ")
     };
-    let _ = writeln!(
-        svg,
-        "<polyline class=\"d\" points=\"{}\"/>",
-        path(|p| Some(p.direct))
-    );
-    let _ = writeln!(
-        svg,
-        "<polyline class=\"s\" points=\"{}\"/>",
-        path(|p| p.staged_slow)
-    );
-    let _ = writeln!(
-        svg,
-        "<text x=\"{LEFT}\" y=\"{:.1}\">GPUs; solid: direct, dashed: staged through host RAM at worst (calibrated model)</text>\n</svg>",
-        HEIGHT - 12.0
-    );
+    let lines: [(&str, fn(&SweepPoint) -> Option<f64>); 5] = [
+        ("d ad", |p| Some(p.article_direct)),
+        ("s as", |p| p.article_staged),
+        ("d", |p| Some(p.direct)),
+        ("s", |p| p.staged_fast),
+        ("s", |p| p.staged_slow),
+    ];
+    for (class, value) in lines {
+        let _ = writeln!(
+            svg,
+            "<polyline class=\"{class}\" points=\"{}\"/>",
+            path(value)
+        );
+    }
+    let words = [
+        "GPUs. Solid: direct; dashed: staged through host RAM, at best and at worst.",
+        "Thick: calibrated; thin: article.",
+    ];
+    for (line, words) in words.iter().enumerate() {
+        let y = HEIGHT - 26.0 + 18.0 * line as f64;
+        let _ = writeln!(svg, "<text x=\"{LEFT}\" y=\"{y:.1}\">{words}</text>");
+    }
+    svg.push_str("</svg>\n");
     svg
 }
 

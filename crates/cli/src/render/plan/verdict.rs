@@ -30,6 +30,7 @@ pub fn assessment(answer: &Assessment) -> Sheet {
     Sheet {
         verdict: sentence(answer),
         tables,
+        charts: super::chart::assessment(answer),
         notes,
         ..Sheet::default()
     }
@@ -45,7 +46,7 @@ fn notes_on_models(answer: &Assessment) -> String {
 }
 
 /// The verdict.
-pub(super) fn sentence(answer: &Assessment) -> String {
+fn sentence(answer: &Assessment) -> String {
     let name = &answer.cluster.server.name;
     let servers = answer.cluster.servers;
     let plural = if servers == 1 { "" } else { "s" };
