@@ -20,6 +20,7 @@ pub mod plan;
 pub mod race;
 pub mod route;
 mod transfer;
+pub mod ui;
 
 /// What to do.
 #[derive(Debug, Subcommand)]
@@ -40,6 +41,8 @@ pub enum Command {
     Plan(Box<plan::PlanArgs>),
     /// Measure what the engine does against what the machine can do
     Bench(Box<bench::BenchArgs>),
+    /// Serve a page to play with: routes, the planner, findings
+    Ui(ui::UiArgs),
     /// Record what this machine shows, redacted, to look at elsewhere or to send to someone
     Capture(capture::CaptureArgs),
     /// Print the completion script for a shell
@@ -60,6 +63,7 @@ impl Command {
             Self::Load(args) => load::run(&args, out),
             Self::Plan(args) => plan::run(&args, out),
             Self::Bench(args) => bench::run(&args, out),
+            Self::Ui(args) => ui::run(&args, out),
             Self::Capture(args) => capture::run(&args, out),
             Self::Completions(args) => completions::run(&args, out),
             Self::Man(args) => man::run(&args, out),

@@ -81,7 +81,7 @@ impl From<Exit> for ExitCode {
 }
 
 /// Why a command could not do what was asked.
-#[derive(Debug, Serialize)]
+#[derive(Clone, Debug, Serialize)]
 pub struct Failure {
     code: &'static str,
     message: String,

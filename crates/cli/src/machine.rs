@@ -4,6 +4,8 @@ use std::path::{Path, PathBuf};
 
 use clap::Args;
 use crowfly_machine::{Options, Root, capture};
+use crowfly_plan::catalog::Catalog;
+use crowfly_plan::layout::Layout;
 use crowfly_route::snapshot::{MAX_SNAPSHOT_BYTES, Snapshot};
 use crowfly_route::topology::Topology;
 
@@ -62,6 +64,9 @@ pub struct DescribedMachineArgs {
     /// Look at the machine of a file: a snapshot, `lstopo --of xml`, or a topology file of NCCL or RCCL
     #[arg(long, value_name = "FILE", conflicts_with_all = ["snapshot", "root"])]
     from: Option<PathBuf>,
+    /// Look at a server of the planner's catalogue, laid out as such servers are built
+    #[arg(long, value_name = "ID", conflicts_with_all = ["snapshot", "root", "from"])]
+    server: Option<String>,
     #[command(flatten)]
     machine: MachineArgs,
 }
@@ -69,22 +74,44 @@ pub struct DescribedMachineArgs {
 impl DescribedMachineArgs {
     /// Whether another machine than this one was chosen.
     pub const fn is_elsewhere(&self) -> bool {
-        self.from.is_some() || self.machine.is_elsewhere()
+        self.from.is_some() || self.server.is_some() || self.machine.is_elsewhere()
     }
 
     /// The chosen machine's graph, and what it was decoded from where that is a snapshot.
     pub fn look(&self) -> Result<(Topology, Option<Snapshot>), Failure> {
+        if let Some(server) = &self.server {
+            let layout = Layout::of(&Catalog::built_in(), server)?;
+            return Ok((layout.topology, None));
+        }
         let Some(file) = &self.from else {
             let snapshot = self.machine.look()?;
             return Ok((Topology::from_snapshot(&snapshot), Some(snapshot)));
         };
-        let bytes = read_bounded(file, MAX_SNAPSHOT_BYTES)?;
-        let content = bytes.strip_prefix(BYTE_ORDER_MARK).unwrap_or(&bytes);
-        Ok(match Snapshot::from_json(content) {
-            Ok(snapshot) => (Topology::from_snapshot(&snapshot), Some(snapshot)),
-            Err(_) => (Topology::from_any(content)?, None),
-        })
+        described(&read_bounded(file, MAX_SNAPSHOT_BYTES)?)
     }
+
+    /// What a command line says to choose this machine, as option and value; `None` for the machine
+    /// at hand.
+    pub fn choice(&self) -> Option<(&'static str, String)> {
+        let path = |path: &PathBuf| path.to_string_lossy().into_owned();
+        let choices = [
+            ("--from", self.from.as_ref().map(path)),
+            ("--server", self.server.clone()),
+            ("--snapshot", self.machine.snapshot.as_ref().map(path)),
+            ("--root", self.machine.root.as_ref().map(path)),
+        ];
+        let mut chosen = choices.into_iter();
+        chosen.find_map(|(option, value)| Some((option, value?)))
+    }
+}
+
+/// The machine of a file's content: a snapshot, or another program's description.
+pub fn described(content: &[u8]) -> Result<(Topology, Option<Snapshot>), Failure> {
+    let content = content.strip_prefix(BYTE_ORDER_MARK).unwrap_or(content);
+    Ok(match Snapshot::from_json(content) {
+        Ok(snapshot) => (Topology::from_snapshot(&snapshot), Some(snapshot)),
+        Err(_) => (Topology::from_any(content)?, None),
+    })
 }
 
 /// Reads a snapshot file.

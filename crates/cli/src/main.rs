@@ -20,6 +20,7 @@ mod machine;
 mod output;
 mod path;
 mod render;
+mod ui;
 
 use args::{Cli, Global, Parsed};
 use output::Output;

@@ -82,7 +82,8 @@ pub struct Way {
 }
 
 impl Plan {
-    fn new(from: Place, to: Place, candidates: Vec<Candidate>) -> Self {
+    /// A plan with the ways that a search found.
+    pub fn new(from: Place, to: Place, candidates: Vec<Candidate>) -> Self {
         Self {
             schema: ROUTE_SCHEMA,
             from,

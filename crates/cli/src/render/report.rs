@@ -33,9 +33,24 @@ const STYLE: &str = include_str!("report/style.css");
 
 /// The page.
 pub fn render(answer: &Answer) -> String {
+    let words = super::diagnosis::words(answer.diagnosis.verdict);
+    format!(
+        "<!doctype html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n\
+         <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n\
+         <meta http-equiv=\"Content-Security-Policy\" content=\"{POLICY}\">\n\
+         <meta name=\"generator\" content=\"crowfly {version}\">\n\
+         <title>crowfly doctor: {words}</title>\n<style>\n{STYLE}</style>\n</head>\n\
+         <body>\n<main>\n{body}</main>\n</body>\n</html>\n",
+        version = env!("CARGO_PKG_VERSION"),
+        body = body(answer),
+    )
+}
+
+/// What stands on the page.
+pub fn body(answer: &Answer) -> String {
     let diagnosis = &answer.diagnosis;
     let mut body = head(diagnosis);
-    body.push_str(&kinds(diagnosis));
+    body.push_str(&section("By kind of path", &kinds(diagnosis)));
     body.push_str(&section("Findings", &findings(diagnosis)));
     let drawing = drawing::render(&answer.case, diagnosis);
     body.push_str(&section("What goes where", &drawing));
@@ -57,16 +72,7 @@ pub fn render(answer: &Answer) -> String {
     if answer.case.is_empty() {
         body.push_str(&section("What is known", &formats()));
     }
-    let words = super::diagnosis::words(diagnosis.verdict);
-    format!(
-        "<!doctype html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n\
-         <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n\
-         <meta http-equiv=\"Content-Security-Policy\" content=\"{POLICY}\">\n\
-         <meta name=\"generator\" content=\"crowfly {version}\">\n\
-         <title>crowfly doctor: {words}</title>\n<style>\n{STYLE}</style>\n</head>\n\
-         <body>\n<main>\n{body}</main>\n</body>\n</html>\n",
-        version = env!("CARGO_PKG_VERSION"),
-    )
+    body
 }
 
 fn head(diagnosis: &Diagnosis) -> String {

@@ -49,7 +49,7 @@ pub struct Answer {
 
 /// The answer as JSON: the diagnosis, and what it was drawn from.
 #[derive(Serialize)]
-struct Report<'a> {
+pub struct Report<'a> {
     #[serde(flatten)]
     diagnosis: &'a Diagnosis,
     /// What was read, in the order given.
@@ -137,7 +137,8 @@ impl Answer {
         }
     }
 
-    fn report(&self) -> Report<'_> {
+    /// The document.
+    pub fn report(&self) -> Report<'_> {
         Report {
             diagnosis: &self.diagnosis,
             sources: self.case.documents.iter().map(Source::of).collect(),

@@ -10,6 +10,7 @@ use std::path::{Path, PathBuf};
 use crowfly_doctor::Case;
 use crowfly_doctor::evidence::kept::MAX_KEPT_BYTES;
 use crowfly_doctor::evidence::{Document, Intake};
+use crowfly_route::snapshot::Snapshot;
 use flate2::bufread::MultiGzDecoder;
 
 use crate::failure::{Exit, Failure};
@@ -85,6 +86,23 @@ pub fn read_named(names: &[PathBuf], case: &mut Case, out: &mut Output) -> Resul
     Ok(())
 }
 
+/// Reads a source that is in memory into the case, as if it were a file of this name.
+pub fn add(name: &str, content: &[u8], case: &mut Case) -> Result<(), Failure> {
+    if content.len() > MAX_KEPT_BYTES && is_snapshot(content) {
+        case.add_snapshot(name, Snapshot::from_json(content)?);
+        return Ok(());
+    }
+    case.add_document(stream(name, Path::new(name), content, |_| {})?);
+    Ok(())
+}
+
+/// Whether a content begins like a snapshot.
+fn is_snapshot(content: &[u8]) -> bool {
+    let head = content.get(..SNAPSHOT_HEAD as usize).unwrap_or(content);
+    let begins = head.trim_ascii_start().starts_with(b"{");
+    begins && head.windows(SNAPSHOT.len()).any(|w| w == SNAPSHOT)
+}
+
 /// Whether standard input is where a person types.
 pub fn stdin_is_terminal() -> bool {
     io::stdin().is_terminal()
@@ -144,9 +162,7 @@ impl Source {
         let mut head = Vec::new();
         let opened = input::open(path).ok()?;
         opened.take(SNAPSHOT_HEAD).read_to_end(&mut head).ok()?;
-        let begins = head.trim_ascii_start().starts_with(b"{");
-        let is_snapshot = head.windows(SNAPSHOT.len()).any(|w| w == SNAPSHOT);
-        (begins && is_snapshot).then_some(path)
+        is_snapshot(&head).then_some(path)
     }
 
     fn read(self, progress: &Progress) -> Result<Document, Failure> {
