@@ -17,6 +17,9 @@ const STYLE: &str = "text{font:13px system-ui,sans-serif;fill:#1a1a1a}.t{font-si
 .a{stroke:#c9c9c9}.d{stroke:#0b6e4f;fill:none;stroke-width:2.5}.s{stroke:#b3261e;fill:none;stroke-width:2.5;stroke-dasharray:7 5}\
 .ad,.as{stroke-width:1.2;opacity:.75}.bd{fill:#0b6e4f}.bs{fill:#b3261e}@media(prefers-color-scheme:dark){svg{background:#16181a}text{fill:#e8e8e8}.a{stroke:#4a4a4a}.d{stroke:#3fb950}.s{stroke:#f85149}.bd{fill:#3fb950}.bs{fill:#f85149}}";
 
+/// One of the times of a point.
+type Seconds = fn(&SweepPoint) -> Option<f64>;
+
 fn open(title: &str, height: f64) -> String {
     let title = escape(title);
     format!(
@@ -71,12 +74,12 @@ pub fn curve(title: &str, points: &[SweepPoint]) -> String {
             count(point.gpus as f64)
         );
     }
-    let path = |value: fn(&SweepPoint) -> Option<f64>| {
+    let path = |value: Seconds| {
         let known = points.iter().filter_map(|p| Some((x(p), y(value(p)?))));
         let corners: Vec<String> = known.map(|(x, y)| format!("{x:.1},{y:.1}")).collect();
         corners.join(" ")
     };
-    let lines: [(&str, fn(&SweepPoint) -> Option<f64>); 5] = [
+    let lines: [(&str, Seconds); 5] = [
         ("d ad", |p| Some(p.article_direct)),
         ("s as", |p| p.article_staged),
         ("d", |p| Some(p.direct)),
