@@ -14,7 +14,7 @@ use rustix::fs::{AtFlags, StatxFlags};
 
 use crate::checkpoint::{NotAFile, Stamp, not_a_file};
 use crate::error::{NO_SIZE, TransferError};
-use crate::memory::BLOCK;
+use crate::memory::{BLOCK, HUGE_PAGE, Memory, Region};
 
 /// File systems that live in the page cache: their O_DIRECT, where accepted, is a copy.
 const MEMORY_FILE_SYSTEMS: [(u64, &str); 3] = [
@@ -158,6 +158,40 @@ impl Source {
     /// Why it cannot be read directly, if it cannot.
     pub fn direct_obstacle(&self) -> Option<&Obstacle> {
         self.direct.as_ref().err().map(AsRef::as_ref)
+    }
+
+    /// Lays the file's pages over new memory without reading them: they come when they are touched.
+    /// What is written into the memory stays there and never reaches the file.
+    ///
+    /// # Errors
+    /// When the range lies outside of the file, or the file system cannot map.
+    pub fn map(&self, range: Range<u64>) -> Result<Region, TransferError> {
+        if range.start > range.end || range.end > self.size {
+            return Err(TransferError::OutOfRange {
+                path: self.name(),
+                size: self.size,
+                start: range.start,
+                end: range.end,
+            });
+        }
+        // On the file's own grid of huge pages, so that a kernel that can map those may.
+        let origin = range.start / HUGE_PAGE as u64 * HUGE_PAGE as u64;
+        let begin = (range.start - origin) as usize;
+        let end = begin + (range.end - range.start) as usize;
+        let memory = Memory::host(end, None)?;
+        if begin < end {
+            let first = begin / BLOCK * BLOCK;
+            let target = memory.target(first..end.next_multiple_of(BLOCK));
+            let offset = origin + first as u64;
+            let mapped = target.map_file(self.buffered.as_fd(), offset);
+            mapped.map_err(|source| TransferError::Read {
+                path: self.name(),
+                offset,
+                bytes: range.end - range.start,
+                source,
+            })?;
+        }
+        Ok(Region::new(memory, begin..end))
     }
 
     pub(crate) fn direct(&self) -> Option<&Direct> {

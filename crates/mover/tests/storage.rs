@@ -554,3 +554,24 @@ fn given_routes_that_became_known_meanwhile_the_receipt_names_the_one_taken() {
     let receipt = transfer.wait().expect("loads").receipt;
     assert_eq!(receipt.route, route);
 }
+
+#[test]
+fn a_mapped_range_is_read_when_it_is_touched_and_written_without_the_file() {
+    let file = file(3 * BLOCK + 5);
+    let source = source(&file.path);
+    for range in [
+        0..3 * BLOCK as u64 + 5,
+        7..BLOCK as u64 + 9,
+        4095..4096,
+        9..9,
+    ] {
+        let region = source.map(range.clone()).expect("mapped");
+        let mut out = vec![0; region.len()];
+        let read = region.read_at(0, &mut out).expect("readable");
+        assert_eq!(read as u64, range.end - range.start);
+        assert_eq!(out, file.bytes[range.start as usize..range.end as usize]);
+        assert_eq!(region.follows_file(), !region.is_empty());
+    }
+    let outside = source.map(1..3 * BLOCK as u64 + 6);
+    assert_eq!(outside.expect_err("too long").code(), "out-of-range");
+}

@@ -90,6 +90,20 @@ impl Checkpoint {
         })
     }
 
+    /// Opens a file as safetensors, whatever its name.
+    ///
+    /// # Errors
+    /// See [`CheckpointError`].
+    pub fn open_safetensors(path: impl AsRef<Path>) -> Result<Self, CheckpointError> {
+        let path = path.as_ref();
+        Ok(Self {
+            path: path.to_owned(),
+            kind: Kind::SingleFile,
+            files: vec![open_safetensors(path)?],
+            notes: Vec::new(),
+        })
+    }
+
     fn open_index(path: &Path, index_path: &Path) -> Result<Self, CheckpointError> {
         let index = read_index(index_path)?;
         let (files, notes) = sharded::open(&index, index_path)?;

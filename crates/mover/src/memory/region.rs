@@ -52,6 +52,17 @@ impl Region {
         self.bytes.start
     }
 
+    /// A part of this region; it shares the memory and keeps all of it.
+    ///
+    /// `None` when the range does not lie inside.
+    pub fn part(&self, range: Range<usize>) -> Option<Self> {
+        let inside = range.start <= range.end && range.end <= self.len();
+        inside.then(|| Self {
+            memory: Arc::clone(&self.memory),
+            bytes: self.bytes.start + range.start..self.bytes.start + range.end,
+        })
+    }
+
     /// How many bytes.
     pub fn len(&self) -> usize {
         self.bytes.len()
@@ -182,6 +193,20 @@ mod tests {
             populate.expect_err("gone").raw_os_error(),
             Some(libc::EFAULT)
         );
+    }
+
+    #[test]
+    fn a_part_shares_the_memory_and_must_lie_inside() {
+        let mut region = Region::zeroed(10, None).expect("a page");
+        region.as_mut_slice().expect("plain memory")[4] = 7;
+        let part = region.part(3..8).expect("inside");
+        assert_eq!(part.as_slice(), Some(&[0, 7, 0, 0, 0][..]));
+        assert_eq!(part.part(1..2).expect("inside").as_slice(), Some(&[7][..]));
+        assert_eq!(part.part(0..5).map(|p| p.len()), Some(5));
+        assert!(part.part(0..6).is_none() && part.part(6..6).is_none());
+        let backwards = std::ops::Range { start: 2, end: 1 };
+        assert!(part.part(backwards).is_none());
+        assert!(region.as_mut_slice().is_none(), "it is shared now");
     }
 
     #[test]
