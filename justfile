@@ -34,6 +34,10 @@ rig *ARGS="all":
     cargo build
     rig/run {{ARGS}}
 
+# The Python wheel: built, tried in a clean venv, tested, its types checked
+wheel:
+    crates/python/check
+
 # Peers side by side on the same files; results are kept, dated, in bench/results
 bench *ARGS:
     cargo build --release

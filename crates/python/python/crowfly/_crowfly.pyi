@@ -1,0 +1,203 @@
+"""The native half of the wheel."""
+
+import os
+from builtins import bytes as _bytes
+from typing import Any, Callable, Optional, Sequence, final
+
+__all__ = [
+    "Engine",
+    "deserialize",
+    "doctor_json",
+    "route_json",
+    "topology_json",
+    "Opened",
+    "Region",
+    "serialize",
+    "start_save",
+    "Transfer",
+    "Tensor",
+    "__version__",
+]
+
+__version__: str
+
+@final
+class Engine:
+    """Starts transfers. Its settings are measured while bytes move unless they are given.
+
+    Args:
+        depth: requests in flight over all workers.
+        workers: threads.
+        budget: the most bytes of memory that a transfer which keeps nothing may use.
+    """
+
+    def __new__(
+        cls, *, depth: Optional[int] = None, workers: Optional[int] = None, budget: Optional[int] = None
+    ) -> Engine: ...
+    def load(
+        self,
+        filename: str | os.PathLike[str],
+        *,
+        tensors: Optional[Sequence[str]] = None,
+        shard: Optional[tuple[int, int]] = None,
+        device: str = "cpu",
+        policy: str = "prefer",
+        path: Optional[str] = None,
+        verify: bool = False,
+    ) -> Transfer:
+        """Starts loading a file, an index or a folder; see `crowfly.load_file`."""
+
+@final
+class Transfer:
+    """Bytes on their way. Waiting returns what arrived; dropping it, or interrupting the wait, cancels."""
+
+    @property
+    def total(self) -> int:
+        """Bytes asked for."""
+    @property
+    def moved(self) -> int:
+        """Bytes that have arrived so far."""
+    @property
+    def done(self) -> bool:
+        """Whether waiting would return at once."""
+    def cancel(self) -> None:
+        """Asks it to stop; `wait` then raises `CancelledError`."""
+    def wait(
+        self, progress: Optional[Callable[[int, int], object]] = None
+    ) -> tuple[dict[str, Tensor], list[Region], str, list[str]]:
+        """Waits for the end: the tensors by name, the regions they lie in, the receipt as JSON, and notes.
+
+        `progress(moved, total)` is called with bytes, some twenty times a second.
+        """
+
+@final
+class Region:
+    """Memory that devices can reach."""
+
+    @staticmethod
+    def zeroed(nbytes: int, numa: Optional[int] = None) -> Region:
+        """Host memory of `nbytes` zero bytes, on a NUMA node where one is given."""
+    @property
+    def nbytes(self) -> int:
+        """How many bytes."""
+    @property
+    def place(self) -> str:
+        """Where the memory is: `"host"`, `"host:1"`, `"gpu:0"`, `"peer:0000:3b:00.0"`."""
+    @property
+    def follows_file(self) -> bool:
+        """Whether parts are pages of the file they come from; see `Tensor.follows_file`."""
+    def bytes(self) -> Tensor:
+        """The bytes as a tensor of type `U8` and one dimension. It shares the memory."""
+    def __len__(self) -> int: ...
+
+class _TensorBase:
+    @property
+    def dtype(self) -> str:
+        """The element type, as safetensors writes it: `"F32"`, `"BF16"`, `"F8_E4M3"`."""
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Elements along each dimension; empty for a scalar."""
+    @property
+    def strides(self) -> tuple[int, ...]:
+        """Elements (not bytes) from one to the next along each dimension."""
+    @property
+    def ndim(self) -> int:
+        """How many dimensions."""
+    @property
+    def size(self) -> int:
+        """How many elements."""
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all elements."""
+    @property
+    def place(self) -> str:
+        """Where the memory is: `"host"`, `"host:1"`, `"gpu:0"`, `"peer:0000:3b:00.0"`."""
+    @property
+    def data_ptr(self) -> int:
+        """The address of the first element."""
+    @property
+    def readonly(self) -> bool:
+        """Whether nobody may write into it."""
+    @property
+    def follows_file(self) -> bool:
+        """Whether it is made of pages of the file it comes from.
+
+        Nothing was copied then, and if the file is cut or overwritten in place, the tensor changes with it. What
+        is written into the tensor does not reach the file.
+        """
+    @property
+    def is_contiguous(self) -> bool:
+        """Whether the elements follow each other without gaps, the last dimension fastest."""
+    def contiguous(self) -> Tensor:
+        """This tensor, or a copy of it without gaps."""
+    def copy(self) -> Tensor:
+        """A copy in memory of its own."""
+    def bytes(self) -> Tensor:
+        """The same memory as plain bytes: a tensor of type `U8` and one dimension."""
+    def tobytes(self) -> _bytes:
+        """A copy as `bytes`, the last dimension fastest."""
+    def numpy(self) -> Any:
+        """As `numpy.ndarray`, without a copy where NumPy has the element type."""
+    def torch(self) -> Any:
+        """As `torch.Tensor`, without a copy."""
+    def __getitem__(self, key: Any, /) -> Tensor:
+        """The same memory seen through an index of integers, slices of any step, `...` and `None`."""
+    def __len__(self) -> int: ...
+    def __dlpack__(
+        self,
+        *,
+        stream: Any = None,
+        max_version: Optional[tuple[int, int]] = None,
+        dl_device: Optional[tuple[int, int]] = None,
+        copy: Optional[bool] = None,
+    ) -> Any:
+        """A DLPack capsule. `stream` is ignored for host memory; `copy=True` gives memory of its own."""
+    def __dlpack_device__(self) -> tuple[int, int]:
+        """DLPack's device type and number: `(1, 0)` is host memory."""
+    @property
+    def __array_interface__(self) -> dict[str, Any]:
+        """NumPy's array interface, version 3."""
+
+@final
+class Tensor(_TensorBase):
+    """Elements of one type in memory that other libraries take without a copy.
+
+    Through DLPack (`torch.from_dlpack`, `jax.dlpack.from_dlpack`, `cupy.from_dlpack`), the buffer protocol
+    (`memoryview`) and NumPy's array interface (`numpy.asarray`). Tensors come from `crowfly.load_file` and
+    `crowfly.safe_open`; the memory lives as long as anything made of it.
+    """
+
+    def __buffer__(self, flags: int, /) -> memoryview: ...
+
+@final
+class Opened:
+    """An open checkpoint. Nothing but headers was read."""
+
+    def __new__(cls, filename: str | os.PathLike[str], device: str, policy: str) -> Opened: ...
+    def keys(self) -> list[str]: ...
+    def offset_keys(self) -> list[str]: ...
+    def metadata(self) -> Optional[dict[str, str]]: ...
+    def info(self, name: str) -> tuple[str, list[int], int]: ...
+    def tensor(self, name: str) -> Tensor: ...
+    def slice(self, name: str, key: Any) -> Tensor: ...
+    def receipts(self) -> list[str]: ...
+    def __len__(self) -> int: ...
+    def __contains__(self, name: str, /) -> bool: ...
+
+def deserialize(data: bytes) -> list[tuple[str, Tensor]]: ...
+def serialize(
+    entries: Sequence[tuple[str, Any, Optional[tuple[str, list[int]]]]],
+    metadata: Optional[dict[str, str]] = None,
+) -> bytes: ...
+def start_save(
+    engine: Engine,
+    entries: Sequence[tuple[str, Any, Optional[tuple[str, list[int]]]]],
+    filename: str | os.PathLike[str],
+    metadata: Optional[dict[str, str]] = None,
+    *,
+    policy: str = "prefer",
+    path: Optional[str] = None,
+) -> Transfer: ...
+def topology_json() -> str: ...
+def doctor_json() -> str: ...
+def route_json(start: str, end: str) -> str: ...

@@ -1,0 +1,52 @@
+//! The native half of the wheel: checkpoints, memory and receipts for Python.
+//!
+//! Python sees the package `crowfly` (in `python/`), which adds conversions to frameworks and typed views of
+//! what comes back as JSON. Here are the parts that touch memory or the engine:
+//!
+//! 1. [`view`] and [`tensor`]: memory with a shape; [`dlpack`], [`buffer`]: how other libraries take it;
+//! 2. [`load`]: transfers; [`open`]: lazy reading of one tensor or slice at a time;
+//! 3. [`fault`]: what went wrong, as an exception.
+
+mod borrow;
+mod buffer;
+mod dlpack;
+mod dtype;
+mod engine;
+mod fault;
+mod index;
+mod layout;
+mod machine;
+mod open;
+mod region;
+mod save;
+mod tensor;
+mod transfer;
+mod view;
+
+use pyo3::prelude::*;
+
+#[pymodule]
+mod _crowfly {
+    use super::*;
+
+    #[pymodule_export]
+    use super::engine::Engine;
+    #[pymodule_export]
+    use super::layout::deserialize;
+    #[pymodule_export]
+    use super::machine::{doctor_json, route_json, topology_json};
+    #[pymodule_export]
+    use super::open::Opened;
+    #[pymodule_export]
+    use super::region::Region;
+    #[pymodule_export]
+    use super::save::{serialize, start_save};
+    #[pymodule_export]
+    use super::transfer::Transfer;
+
+    #[pymodule_init]
+    fn init(module: &Bound<'_, PyModule>) -> PyResult<()> {
+        module.add("Tensor", tensor::class(module.py())?)?;
+        module.add("__version__", env!("CARGO_PKG_VERSION"))
+    }
+}
