@@ -11,6 +11,8 @@ use crate::output::Output;
 pub mod bench;
 pub mod capture;
 mod completions;
+mod connection;
+pub mod cp;
 pub mod doctor;
 pub mod explain;
 pub mod load;
@@ -19,6 +21,7 @@ pub mod map;
 pub mod plan;
 pub mod race;
 pub mod route;
+pub mod serve;
 mod transfer;
 pub mod ui;
 
@@ -37,6 +40,10 @@ pub enum Command {
     Explain(explain::ExplainArgs),
     /// Load a checkpoint or a file, and print the receipt
     Load(load::LoadArgs),
+    /// Copy files between machines, processes and memory, and print the receipt
+    Cp(cp::CpArgs),
+    /// Serve files, folders and memory of this machine to `crowfly cp` elsewhere
+    Serve(serve::ServeArgs),
     /// Plan a cluster: whether the straight way matters, what it costs, what to buy
     Plan(Box<plan::PlanArgs>),
     /// Measure what the engine does against what the machine can do
@@ -61,6 +68,8 @@ impl Command {
             Self::Doctor(args) => doctor::run(&args, out),
             Self::Explain(args) => explain::run(&args, out),
             Self::Load(args) => load::run(&args, out),
+            Self::Cp(args) => cp::run(&args, out),
+            Self::Serve(args) => serve::run(&args, out),
             Self::Plan(args) => plan::run(&args, out),
             Self::Bench(args) => bench::run(&args, out),
             Self::Ui(args) => ui::run(&args, out),

@@ -10,6 +10,7 @@ use serde::Serialize;
 use crate::path::shown;
 
 pub mod errno;
+mod service;
 mod sources;
 
 /// The version of the JSON form of an error.

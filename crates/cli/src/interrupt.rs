@@ -30,6 +30,8 @@ const BETWEEN_ATTEMPTS: Duration = Duration::from_millis(10);
 /// Whoever reads our output may have stopped reading.
 const TELLING: Duration = Duration::from_millis(200);
 
+/// Who is asked to end before the process is ended.
+static ASKED: Mutex<Option<mpsc::Sender<&'static str>>> = Mutex::new(None);
 /// What has to be gone when the process ends before its time.
 static LEFTOVERS: Mutex<Vec<PathBuf>> = Mutex::new(Vec::new());
 
@@ -52,12 +54,33 @@ pub fn take_over(global: Global) -> Result<(), Failure> {
     }
     flag::register(SIGXFSZ, Arc::new(AtomicBool::new(false))).map_err(unavailable)?;
     let end = move || {
-        if let Some(signal) = signals.forever().next() {
-            end(signal, global);
+        for signal in signals.forever() {
+            if !ask(signal) {
+                end(signal, global);
+            }
         }
     };
     let named = thread::Builder::new().name("crowfly-signals".into());
     named.spawn(end).map(drop).map_err(unavailable)
+}
+
+/// From now on the first signal is told here instead of ending the process: for a command whose end is
+/// nothing but a signal, and which has something to say then. The next one ends it all the same.
+pub fn asks_first() -> mpsc::Receiver<&'static str> {
+    let (sender, receiver) = mpsc::channel();
+    *ASKED.lock().unwrap_or_else(PoisonError::into_inner) = Some(sender);
+    receiver
+}
+
+/// Whether somebody wanted to be asked, and was.
+fn ask(signal: i32) -> bool {
+    let asked = ASKED.lock().unwrap_or_else(PoisonError::into_inner).take();
+    asked.is_some_and(|asked| asked.send(name(signal)).is_ok())
+}
+
+fn name(signal: i32) -> &'static str {
+    let known = ENDING.iter().find(|(number, _)| *number == signal);
+    known.map_or("a signal", |(_, name)| name)
 }
 
 /// The signals that a process ignores, as a bit mask, from the text of its `/proc/PID/status`.
@@ -71,8 +94,7 @@ fn end(signal: i32, global: Global) -> ! {
     // Held to the end, so that nothing new is made that would have to be removed.
     let mut leftovers = leftovers();
     let stay: Vec<PathBuf> = leftovers.drain(..).filter(|path| !removed(path)).collect();
-    let name = ENDING.iter().find(|(number, _)| *number == signal);
-    let mut failure = Failure::interrupted(name.map_or("a signal", |(_, name)| name));
+    let mut failure = Failure::interrupted(name(signal));
     if !stay.is_empty() {
         let stay: Vec<String> = stay.iter().map(|path| shown(path)).collect();
         failure = failure.hint(format!("this is left behind: {}", stay.join(", ")));

@@ -433,6 +433,12 @@ impl Target {
         }
     }
 
+    /// Makes this part of host memory zero.
+    pub(crate) fn clear(&self) {
+        // SAFETY: the part lies inside the mapping, and no references to its bytes exist.
+        unsafe { std::ptr::write_bytes(self.pointer(), 0, self.len()) }
+    }
+
     /// Runs `use_bytes` on the bytes of plain host memory after the device is done with them.
     pub(crate) fn with_bytes<R>(&self, use_bytes: impl FnOnce(&[u8]) -> R) -> R {
         // SAFETY: the part is initialised (anonymous pages start as zeros), nothing writes to it

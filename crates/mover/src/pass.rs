@@ -99,9 +99,12 @@ pub(crate) struct Written {
     pub buffered: Arc<File>,
     /// Directly, or why not.
     pub direct: Result<Direct, Box<Obstacle>>,
+    /// Whether it may grow to whole blocks for a while, as direct writes need.
+    pub may_be_padded: bool,
 }
 
-/// Writes a range that starts on a block. A last part of a block goes through the page cache.
+/// Writes a range that starts on a block. Where the file may be padded, the last block is written whole
+/// and the caller cuts the rest off; otherwise a last part of a block goes through the page cache.
 ///
 /// # Errors
 /// What the engine meets; [`TransferError::Refused`] under `require` where nothing goes directly.
@@ -130,16 +133,36 @@ pub(crate) fn write(
         prefer_cache: false,
         cached: &|_| None,
     };
-    let whole = range.end / BLOCK as u64 * BLOCK as u64;
+    let block = BLOCK as u64;
     let mut chunks = Vec::new();
-    cut(0, range.start..whole.max(range.start), &terms, &mut chunks);
+    let whole = match range.end.is_multiple_of(block) || file.may_be_padded {
+        true => range.end,
+        false => (range.end / block * block).max(range.start),
+    };
+    let rest = match (direct, whole < range.end) {
+        (Some(_), true) => Some(unaligned(range.end)),
+        _ => None,
+    };
+    if let Some(obstacle) = rest.clone().filter(|_| strict) {
+        return Err(TransferError::Refused {
+            from: Box::new(Place::Host(None)),
+            to: Box::new(Place::File(file.name.clone())),
+            policy,
+            obstacles: vec![obstacle],
+        });
+    }
+    cut(0, range.start..whole, &terms, &mut chunks);
     if whole < range.end {
         chunks.push(Chunk {
             piece: 0,
             index: chunks.len(),
-            wanted: whole.max(range.start)..range.end,
+            wanted: whole..range.end,
             way: Way::Copy,
         });
+    } else if direct.is_some() {
+        // Whole blocks are written, and what lies behind the bytes may be someone else's.
+        let end = spot.at + (range.end - range.start) as usize;
+        spot.memory.target(end..end.next_multiple_of(BLOCK)).clear();
     }
     let lane = Lane {
         name: file.name.clone(),
@@ -150,15 +173,20 @@ pub(crate) fn write(
         was_cached: false,
     };
     let mut ledger = run(Direction::Write, lane, chunks, strict)?;
-    if let Err(obstacle) = &file.direct {
-        ledger.meet(obstacle.as_ref().clone());
-    } else if whole < range.end {
-        let rest = "the last part of a block is not written directly";
-        ledger.meet(
-            Obstacle::blocks(Code::Unaligned, rest).seen("length", format!("{} bytes", range.end)),
-        );
+    let met = file
+        .direct
+        .as_ref()
+        .err()
+        .map(|obstacle| obstacle.as_ref().clone());
+    for obstacle in met.into_iter().chain(rest) {
+        ledger.meet(obstacle);
     }
     Ok(ledger)
+}
+
+fn unaligned(end: u64) -> Obstacle {
+    let what = "the limit on the size of files leaves no room for the last whole block";
+    Obstacle::blocks(Code::Unaligned, what).seen("length", format!("{end} bytes"))
 }
 
 fn run(
@@ -243,6 +271,7 @@ mod tests {
             name: "to".into(),
             buffered: file,
             direct: Err(Box::new(Obstacle::blocks(Code::NoDirectIo, "not here"))),
+            may_be_padded: true,
         };
         let ledger = write(&written, 0..91_809, &spot, Policy::Prefer).expect("written");
         assert_eq!(moved(&ledger), 91_809);

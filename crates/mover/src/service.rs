@@ -35,11 +35,11 @@ mod welcome;
 
 pub use account::{Doing, End, Leg};
 pub use client::{Client, Dialing};
-pub use copy::{Asked, Copied, Copy, Side};
+pub use copy::{Asked, Copied, Copy, Side, Watch};
 pub use error::ServiceError;
 pub use exports::Export;
 pub use limits::{Limits, MAX_LISTED};
-pub use message::{Answer, BadMessage, Kind, Request};
+pub use message::{Answer, BadMessage, Entry, Kind, Part, Request, Tag};
 pub use name::{BadLocation, Location, Name, RelativePath};
 pub use server::{Auth, Server, ServerSettings, Totals};
 pub use tls::{Identity, TlsError};

@@ -21,7 +21,7 @@ use super::{Exit, Failure, errno};
 
 /// An error and its sources in one sentence. Some errors quote their source and others leave it to
 /// be asked for: each is told once.
-fn sentence(error: &dyn Error) -> String {
+pub(super) fn sentence(error: &dyn Error) -> String {
     let mut text = error.to_string();
     let mut next = error.source();
     while let Some(source) = next {
@@ -36,7 +36,7 @@ fn sentence(error: &dyn Error) -> String {
 }
 
 /// What helps against the answer of the system at the bottom of an error.
-fn system_hint(error: &(dyn Error + 'static)) -> Option<&'static str> {
+pub(super) fn system_hint(error: &(dyn Error + 'static)) -> Option<&'static str> {
     let mut next = Some(error);
     while let Some(error) = next {
         if let Some(hint) = error.downcast_ref().and_then(errno::hint) {

@@ -51,6 +51,11 @@ impl Progress {
             .set_message(super::text::harmless(what).into_owned());
     }
 
+    /// Says that the work is larger, or smaller, than was known at its start.
+    pub fn of(&self, total: u64) {
+        self.bar.set_length(total);
+    }
+
     /// Says how many bytes or steps of the work are done.
     pub fn at(&self, done: u64) {
         self.bar.set_position(done);

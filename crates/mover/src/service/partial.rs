@@ -143,6 +143,8 @@ impl Partial {
             file: Written {
                 name: shown.clone(),
                 direct: direct(&file),
+                may_be_padded: limits::largest_file()
+                    .is_none_or(|most| plan.length.next_multiple_of(BLOCK as u64) <= most),
                 buffered: Arc::new(file),
             },
             shown,

@@ -507,7 +507,12 @@ impl Session {
             Open::Writing { .. } => Ok(()),
         };
         let outcome = match (&unchanged, &*self.file(number)?) {
-            (Ok(()), Open::Reading { .. }) => "closed",
+            (Ok(()), Open::Reading { source, legs, .. }) => {
+                match source.size() > 0 && legs.all().is_empty() {
+                    true => "looked-at",
+                    false => "read",
+                }
+            }
             (Ok(()), Open::Writing { .. }) => "given-up",
             _ => "failed",
         };

@@ -1,6 +1,8 @@
 //! A server on this host that exposes a folder, and copies to and from it.
 #![allow(dead_code, reason = "each file of tests uses a part of it")]
 
+use std::io::{Read, Write};
+use std::net::TcpStream;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -126,4 +128,24 @@ pub fn asked(from: Side, to: Side, shm: bool, auth: Auth) -> Asked {
 
 pub fn copy(asked: Asked) -> Result<Copied, ServiceError> {
     Copy::start(asked)?.wait()
+}
+
+/// What the metrics say under a name, labels included.
+pub fn metric(stage: &Stage, name: &str) -> f64 {
+    let text = scrape(stage, "GET /metrics HTTP/1.1\r\n\r\n");
+    let line = text
+        .lines()
+        .find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
+    line.and_then(|value| value.parse().ok())
+        .unwrap_or(f64::NAN)
+}
+
+/// What is answered over HTTP.
+pub fn scrape(stage: &Stage, request: &str) -> String {
+    let address = stage.server.metrics_address().expect("metrics");
+    let mut stream = TcpStream::connect(address).expect("connected");
+    stream.write_all(request.as_bytes()).expect("asked");
+    let mut text = String::new();
+    stream.read_to_string(&mut text).expect("answered");
+    text
 }

@@ -1,0 +1,130 @@
+//! What `serve` and `cp` share: how the two ends know each other, and by which NICs they talk.
+
+use std::fs::OpenOptions;
+use std::io::{ErrorKind, Write};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use clap::Args;
+use crowfly_machine::verbs::Verbs;
+use crowfly_mover::fabric::provider::Provider;
+use crowfly_mover::fabric::verbs::{VerbsSettings, discover};
+use crowfly_mover::fabric::{NicFilter, Settings, SharedKey};
+use crowfly_mover::service::{Auth, Identity};
+
+use crate::failure::{Exit, Failure};
+use crate::input::read_bounded;
+use crate::output::Output;
+use crate::path::shown;
+
+/// The variable that may hold the key.
+const KEY_VARIABLE: &str = "CROWFLY_KEY";
+/// Room for the digits and white space around them.
+const MAX_KEY_FILE: usize = 256;
+/// Permissions of others than the owner.
+const OTHERS: u32 = 0o077;
+
+/// How the two ends know each other.
+#[derive(Args, Debug)]
+#[command(next_help_heading = "Connection")]
+pub struct ConnectionArgs {
+    /// The key that both ends share, 64 hexadecimal digits, readable by its owner alone; `serve` makes the
+    /// file where there is none. Without it, the variable CROWFLY_KEY may hold the key
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["tls_cert", "tls_key", "tls_ca"])]
+    key_file: Option<PathBuf>,
+    /// Instead of a key: this end's certificate and its chain, as PEM
+    #[arg(long, value_name = "FILE", requires = "tls_key", requires = "tls_ca")]
+    tls_cert: Option<PathBuf>,
+    /// The private key of that certificate, as PEM
+    #[arg(long, value_name = "FILE", requires = "tls_cert")]
+    tls_key: Option<PathBuf>,
+    /// The authorities whose certificates are trusted, as PEM
+    #[arg(long, value_name = "FILE", requires = "tls_cert")]
+    tls_ca: Option<PathBuf>,
+    /// The NICs to use, such as mlx5_0,mlx5_1 or ^eth0; a name that does not exist is an error
+    #[arg(long, value_name = "NICS")]
+    nic: Option<NicFilter>,
+}
+
+/// Whether a key file that is not there is made.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Missing {
+    /// With a fresh key.
+    Made,
+    /// It is an error.
+    Refused,
+}
+
+impl ConnectionArgs {
+    /// How this end shows who it is.
+    pub fn auth(&self, missing: Missing, out: &mut Output) -> Result<Auth, Failure> {
+        if let (Some(cert), Some(key), Some(ca)) = (&self.tls_cert, &self.tls_key, &self.tls_ca) {
+            return Ok(Auth::Certificates(Identity::read(cert, key, ca)?));
+        }
+        if let Some(file) = &self.key_file {
+            let key = match missing {
+                Missing::Made => existing_or_new(file, out)?,
+                Missing::Refused => existing(file)?,
+            };
+            return Ok(Auth::Key(key));
+        }
+        match std::env::var_os(KEY_VARIABLE) {
+            Some(key) => Ok(Auth::Key(parse(&key.to_string_lossy(), KEY_VARIABLE)?)),
+            None => Ok(Auth::Open),
+        }
+    }
+
+    /// The fabric by the NICs that are wanted, RDMA devices among them.
+    pub fn fabric(&self) -> Result<Settings, Failure> {
+        // Both ends put their own key in its place.
+        let mut settings = Settings::new(SharedKey::from_bytes([0; 32]));
+        settings.nics = self.nic.clone().unwrap_or_default();
+        if let Ok(verbs) = Verbs::load() {
+            let (nics, _) = discover(&verbs, &VerbsSettings::default());
+            let nics = nics.into_iter().map(|nic| -> Arc<dyn Provider> { nic });
+            settings.providers.extend(nics);
+        }
+        Ok(settings)
+    }
+}
+
+fn parse(text: &str, from: &str) -> Result<SharedKey, Failure> {
+    text.parse().map_err(|error| {
+        Failure::new("bad-key", Exit::BadData, format!("{from}: {error}"))
+            .hint("`crowfly serve --key-file FILE` makes a key where there is none")
+    })
+}
+
+/// The key in a file that nobody else may read.
+fn existing(file: &Path) -> Result<SharedKey, Failure> {
+    let metadata = std::fs::metadata(file).map_err(|error| Failure::reading(file, &error))?;
+    if metadata.is_file() && metadata.mode() & OTHERS != 0 {
+        let mode = metadata.mode() & 0o777;
+        let what = format!("{} may be read by others (mode {mode:03o})", shown(file));
+        return Err(
+            Failure::new("key-exposed", Exit::NoInput, what).hint(format!(
+                "`chmod 600 {}`, and make a new key if others had time to read it",
+                shown(file)
+            )),
+        );
+    }
+    let bytes = read_bounded(file, MAX_KEY_FILE)?;
+    parse(&String::from_utf8_lossy(&bytes), &shown(file))
+}
+
+fn existing_or_new(file: &Path, out: &mut Output) -> Result<SharedKey, Failure> {
+    let mut options = OpenOptions::new();
+    // Readable by its owner alone from the first moment on.
+    match options.write(true).create_new(true).mode(0o600).open(file) {
+        Err(error) if error.kind() == ErrorKind::AlreadyExists => existing(file),
+        Err(error) => Err(Failure::creating(file, &error)),
+        Ok(mut made) => {
+            let key = SharedKey::generate().map_err(crowfly_mover::service::ServiceError::from)?;
+            let written = made.write_all(format!("{}\n", key.to_hex()).as_bytes());
+            written.map_err(|error| Failure::creating(file, &error))?;
+            out.note(&format!("Put a new key into {}.", shown(file)));
+            Ok(key)
+        }
+    }
+}

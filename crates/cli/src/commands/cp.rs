@@ -1,0 +1,230 @@
+//! `crowfly cp SRC DST`.
+
+use std::collections::HashMap;
+use std::convert::Infallible;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use clap::Args;
+use crowfly_mover::service::{Asked, Copied, Copy, Dialing, Leg, Side, Watch};
+use crowfly_route::obstacle::{Code, Obstacle};
+use crowfly_route::place::Place;
+use crowfly_route::policy::Policy;
+use crowfly_route::receipt::Receipt;
+use crowfly_route::units::Bytes;
+use serde::Serialize;
+
+use super::connection::{ConnectionArgs, Missing};
+use crate::failure::{Exit, Failure};
+use crate::interrupt::Leftover;
+use crate::output::Output;
+use crate::path::shown;
+use crate::render;
+
+/// The version of the JSON form of what `cp` did.
+pub const CP_SCHEMA: &str = "crowfly.copy/1";
+/// How long a request may wait for its answer.
+const PATIENCE: Duration = Duration::from_secs(30);
+/// How often a running copy is looked at.
+const LOOK: Duration = Duration::from_millis(2);
+
+/// Arguments of `crowfly cp`.
+#[derive(Args, Debug)]
+pub struct CpArgs {
+    /// What to copy: a file or folder of this machine, or crowfly://HOST:PORT/NAME[/PATH]
+    #[arg(value_name = "SRC")]
+    from: String,
+    /// Where to: a file or folder, crowfly://HOST:PORT/NAME[/PATH], or `host:` to measure: into memory, and
+    /// dropped there
+    #[arg(value_name = "DST")]
+    to: String,
+    /// Copy what is in the folder SRC into the folder DST; links and empty folders are left out
+    #[arg(short, long)]
+    recursive: bool,
+    /// Go on where an earlier copy was interrupted, and leave what can be gone on with
+    #[arg(long)]
+    resume: bool,
+    /// Leave out the comparison of checksums that both ends make
+    #[arg(long)]
+    no_verify: bool,
+    /// How far the bytes may stray: require (direct or fail), prefer, or socket
+    #[arg(long, value_name = "POLICY", default_value_t)]
+    policy: Policy,
+    /// How long all of it may take, such as 90s or 2h
+    #[arg(long, value_name = "TIME", value_parser = humantime::parse_duration)]
+    timeout: Option<Duration>,
+    /// How the two ends know each other.
+    #[command(flatten)]
+    connection: ConnectionArgs,
+}
+
+/// What was copied, and what copying it took.
+#[derive(Debug, Serialize)]
+pub struct Cp {
+    schema: &'static str,
+    /// From.
+    pub from: Place,
+    /// To.
+    pub to: Place,
+    /// Files that are whole at their destination.
+    pub files: u64,
+    /// Bytes that were there already, from an earlier copy.
+    pub resumed: Bytes,
+    /// Entries of folders that were left out.
+    pub skipped: u64,
+    /// Whether the bytes were kept.
+    pub kept: bool,
+    /// What went each leg of the way, at either end.
+    pub legs: Vec<Leg>,
+    /// All of it.
+    pub receipt: Receipt,
+}
+
+/// Copies.
+pub fn run(args: &CpArgs, out: &mut Output) -> Result<Exit, Failure> {
+    let (from, to) = (side(&args.from)?, side(&args.to)?);
+    let auth = args.connection.auth(Missing::Refused, out)?;
+    let served = [&from, &to]
+        .iter()
+        .any(|side| matches!(side, Side::Served(_)));
+    let fabric = match served {
+        true => args.connection.fabric()?,
+        false => crowfly_mover::fabric::Settings::new(
+            crowfly_mover::fabric::SharedKey::from_bytes([0; 32]),
+        ),
+    };
+    let asked = Asked {
+        from: from.clone(),
+        to: to.clone(),
+        recursive: args.recursive,
+        resume: args.resume,
+        verify: !args.no_verify,
+        policy: args.policy,
+        timeout: args.timeout,
+        dialing: Dialing {
+            auth,
+            fabric,
+            patience: PATIENCE,
+        },
+        watch: Some(leftovers()),
+    };
+    let copied = follow(Copy::start(asked)?, &from, out)?;
+    let cp = Cp {
+        schema: CP_SCHEMA,
+        from: from.place(),
+        to: to.place(),
+        files: copied.files,
+        resumed: copied.resumed,
+        skipped: copied.skipped,
+        kept: to != Side::Host,
+        legs: copied.legs,
+        receipt: copied.receipt,
+    };
+    let detailed = out.verbose();
+    out.show(&cp, |columns| render::cp::render(&cp, columns, detailed))?;
+    Ok(Exit::Ok)
+}
+
+/// Waits for a copy, with its progress on the screen.
+fn follow(copy: Copy, from: &Side, out: &Output) -> Result<Copied, Failure> {
+    let progress = out.progress();
+    let what = match from {
+        Side::File(path) => shown(path),
+        other => other.place().to_string(),
+    };
+    progress.start(&format!("copying {what}"), 0);
+    let started = Instant::now();
+    while !copy.is_finished() {
+        progress.of(copy.total().0);
+        progress.at(copy.moved().0);
+        // What ends early is noticed early.
+        sleep((started.elapsed() / 50).clamp(Duration::from_micros(50), LOOK));
+    }
+    Ok(copy.wait()?)
+}
+
+/// Has unfinished files removed should a signal end the process.
+fn leftovers() -> Watch {
+    let kept: Mutex<HashMap<PathBuf, Leftover>> = Mutex::default();
+    Arc::new(move |path: &Path, begins: bool| {
+        let mut kept = kept.lock().unwrap_or_else(PoisonError::into_inner);
+        if !begins {
+            kept.remove(path);
+            return;
+        }
+        let made = Leftover::make(|| Ok::<_, Infallible>(path.to_owned()), PathBuf::as_path);
+        let Ok((path, leftover)) = made;
+        kept.insert(path, leftover);
+    })
+}
+
+/// One side of a copy, as it was written.
+fn side(text: &str) -> Result<Side, Failure> {
+    if text == "host:" {
+        return Ok(Side::Host);
+    }
+    if text.starts_with(crowfly_route::place::SERVED_SCHEME) {
+        return Ok(Side::Served(text.parse()?));
+    }
+    let place: Place = match text.parse() {
+        Ok(place) => place,
+        // A plain name, of a file; but what begins as a place or a URL was meant to be one.
+        Err(_) if !meant_as_place(text) => return Ok(Side::File(text.into())),
+        Err(error) => return Err(error.into()),
+    };
+    match place {
+        Place::Host(_) => Ok(Side::Host),
+        Place::File(path) => Ok(Side::File(path.into())),
+        Place::Gpu(_) | Place::Object(_) => {
+            let what = format!("this build has no engine that copies from or to {place}");
+            Err(Failure::new("not-built", Exit::Unavailable, &what)
+                .with_obstacles(vec![Obstacle::blocks(Code::NotBuilt, what)]))
+        }
+        other => Err(Failure::new(
+            "not-a-side",
+            Exit::Usage,
+            format!("nothing is copied from or to {other}"),
+        )
+        .hint("choose a path, host:, or crowfly://HOST:PORT/NAME; `./name` is a file of any name")),
+    }
+}
+
+fn meant_as_place(text: &str) -> bool {
+    const KINDS: [&str; 7] = ["host", "gpu", "peer", "nic", "drive", "file", "remote"];
+    let kind = text.split_once(':').map(|(kind, _)| kind);
+    text.contains("://") || kind.is_some_and(|kind| KINDS.contains(&kind)) || text.is_empty()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_side_is_read_as_it_was_meant() {
+        let read = |text: &str| side(text).expect("a side");
+        assert_eq!(read("host:"), Side::Host);
+        assert_eq!(read("host"), Side::Host);
+        assert_eq!(read("./host"), Side::File("./host".into()));
+        assert_eq!(read("m.bin"), Side::File("m.bin".into()));
+        assert_eq!(read("file:m.bin"), Side::File("m.bin".into()));
+        assert_eq!(read("a:b"), Side::File("a:b".into()));
+        assert!(matches!(read("crowfly://host:1/m/x"), Side::Served(_)));
+    }
+
+    #[test]
+    fn what_is_no_side_says_why_with_a_code_and_a_status() {
+        let refused = |text: &str| {
+            let failure = side(text).expect_err("no side");
+            (failure.code(), failure.exit())
+        };
+        assert_eq!(refused("gpu:0"), ("not-built", Exit::Unavailable));
+        assert_eq!(refused("s3://bucket/key"), ("not-built", Exit::Unavailable));
+        assert_eq!(refused("nic:eth0"), ("not-a-side", Exit::Usage));
+        assert_eq!(refused("gpu:x"), ("not-a-place", Exit::Usage));
+        assert_eq!(refused("ftp://host/x"), ("not-a-place", Exit::Usage));
+        assert_eq!(refused("crowfly://host/x"), ("bad-location", Exit::Usage));
+        assert_eq!(refused(""), ("not-a-place", Exit::Usage));
+    }
+}

@@ -1,0 +1,205 @@
+//! `crowfly serve`.
+
+use std::net::{Ipv4Addr, SocketAddr};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use clap::Args;
+use crowfly_mover::service::{Auth, Export, Limits, Name, Server, ServerSettings, Totals};
+use crowfly_route::units::Bytes;
+use serde::Serialize;
+
+use super::connection::{ConnectionArgs, Missing};
+use crate::failure::{Exit, Failure};
+use crate::interrupt;
+use crate::output::Output;
+use crate::path::shown;
+use crate::render;
+
+/// The version of the JSON form of what `serve` did.
+pub const SERVE_SCHEMA: &str = "crowfly.serve/1";
+/// Where it listens when nobody says.
+const LISTEN: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::LOCALHOST), 7878);
+
+/// Arguments of `crowfly serve`.
+#[derive(Args, Debug)]
+#[command(
+    after_long_help = "Requests are authenticated by the key or protected by TLS. The bytes \
+themselves are neither encrypted nor authenticated on their way, like those of RDMA: checksums find \
+what went wrong by accident, not by intent. Use networks that you trust."
+)]
+pub struct ServeArgs {
+    /// Files and folders to expose, each under a name of its own or under that of its last component
+    #[arg(value_name = "[NAME=]PATH", required_unless_present = "memory")]
+    paths: Vec<String>,
+    /// Zeroed memory to expose, which whoever connects reads and writes; may be given several times
+    #[arg(long, value_name = "NAME=SIZE")]
+    memory: Vec<MemoryArg>,
+    /// Let files be written into the folders
+    #[arg(long)]
+    writable: bool,
+    /// Where to listen; beyond loopback only with a key or certificates. Port 0 takes any that is free
+    #[arg(long, value_name = "ADDR", default_value_t = LISTEN)]
+    listen: SocketAddr,
+    /// Where to answer GET /metrics, as Prometheus reads them; whoever reaches it may read them
+    #[arg(long, value_name = "ADDR")]
+    metrics: Option<SocketAddr>,
+    /// How the two ends know each other.
+    #[command(flatten)]
+    connection: ConnectionArgs,
+    /// Its limits.
+    #[command(flatten)]
+    limits: LimitArgs,
+}
+
+/// The limits of a server.
+#[derive(Args, Debug)]
+#[command(next_help_heading = "Limits")]
+struct LimitArgs {
+    /// Peers at a time
+    #[arg(long, value_name = "N", default_value_t = 64, value_parser = clap::value_parser!(u16).range(1..=4096))]
+    max_peers: u16,
+    /// Requests of one peer at a time
+    #[arg(long, value_name = "N", default_value_t = 16, value_parser = clap::value_parser!(u16).range(1..=256))]
+    max_requests: u16,
+    /// Open files of one peer
+    #[arg(long, value_name = "N", default_value_t = 64, value_parser = clap::value_parser!(u16).range(1..=4096))]
+    max_files: u16,
+    /// Send a peer away that asks for nothing for so long
+    #[arg(long, value_name = "TIME", default_value = "5m", value_parser = humantime::parse_duration)]
+    idle: Duration,
+    /// Memory for bytes on their way between storage and network
+    #[arg(long, value_name = "SIZE", default_value = "32MiB")]
+    buffers: Bytes,
+}
+
+/// A name and how much memory.
+#[derive(Clone, Debug)]
+struct MemoryArg {
+    name: Name,
+    bytes: Bytes,
+}
+
+impl std::str::FromStr for MemoryArg {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let (name, size) = text.split_once('=').ok_or("write NAME=SIZE")?;
+        Ok(Self {
+            name: name.parse().map_err(|error| format!("{error}"))?,
+            bytes: size.parse().map_err(|error| format!("{error}"))?,
+        })
+    }
+}
+
+/// What was served.
+#[derive(Debug, Serialize)]
+pub struct Serve {
+    schema: &'static str,
+    /// Where it listened.
+    pub address: SocketAddr,
+    /// The signal that ended it.
+    pub ended_by: &'static str,
+    /// What it did.
+    #[serde(flatten)]
+    pub totals: Totals,
+}
+
+/// Serves until a signal comes.
+pub fn run(args: &ServeArgs, out: &mut Output) -> Result<Exit, Failure> {
+    let mut exports = Vec::new();
+    for text in &args.paths {
+        exports.push(export(text, args.writable)?);
+    }
+    exports.extend(args.memory.iter().map(|memory| Export::Memory {
+        name: memory.name.clone(),
+        bytes: memory.bytes,
+    }));
+    let names: Vec<String> = exports.iter().map(described).collect();
+    let auth = args.connection.auth(Missing::Made, out)?;
+    let how = match &auth {
+        Auth::Open => "whoever is on this machine may connect",
+        Auth::Key(_) => "whoever has the key may connect; the bytes are not encrypted",
+        Auth::Certificates(_) => {
+            "whoever has a certificate may connect; requests are encrypted, the bytes are not"
+        }
+    };
+    let signal = interrupt::asks_first();
+    let server = Server::start(ServerSettings {
+        listen: args.listen,
+        auth,
+        exports,
+        metrics: args.metrics,
+        limits: Limits {
+            peers: args.limits.max_peers.into(),
+            requests: args.limits.max_requests.into(),
+            files: args.limits.max_files.into(),
+            idle: args.limits.idle,
+            buffers: args.limits.buffers,
+        },
+        fabric: args.connection.fabric()?,
+    })?;
+    let address = server.address();
+    for name in names {
+        out.note(&format!("Serving crowfly://{address}/{name}"));
+    }
+    if let Some(metrics) = server.metrics_address() {
+        out.note(&format!("Metrics at http://{metrics}/metrics"));
+    }
+    out.note(&format!("Until interrupted; {how}."));
+    let ended_by = signal.recv().unwrap_or("a signal");
+    let serve = Serve {
+        schema: SERVE_SCHEMA,
+        address,
+        ended_by,
+        totals: server.stop(),
+    };
+    out.show(&serve, |columns| render::serve::render(&serve, columns))?;
+    Ok(Exit::Ok)
+}
+
+fn described(export: &Export) -> String {
+    match export {
+        Export::File { name, path } => format!("{name}: the file {}", shown(path)),
+        Export::Folder {
+            name,
+            path,
+            writable,
+        } => {
+            let may = if *writable { ", writable" } else { "" };
+            format!("{name}: the folder {}{may}", shown(path))
+        }
+        Export::Memory { name, bytes } => format!("{name}: {bytes} of memory"),
+    }
+}
+
+/// `NAME=PATH`, or a path whose last component is the name.
+fn export(text: &str, writable: bool) -> Result<Export, Failure> {
+    let named = text.split_once('=').filter(|(name, _)| !name.contains('/'));
+    let (name, path): (Name, &Path) = match named {
+        Some((name, path)) => (name.parse()?, Path::new(path)),
+        None => {
+            let path = Path::new(text);
+            let whole = path
+                .canonicalize()
+                .map_err(|error| Failure::reading(path, &error))?;
+            let last = whole.file_name().and_then(|name| name.to_str());
+            let name = last.unwrap_or_default().parse().map_err(|error| {
+                Failure::from(error).hint(format!("give it a name: NAME={text}"))
+            })?;
+            (name, path)
+        }
+    };
+    let path: PathBuf = path.to_owned();
+    let metadata = path
+        .metadata()
+        .map_err(|error| Failure::reading(&path, &error))?;
+    Ok(match metadata.is_dir() {
+        true => Export::Folder {
+            name,
+            path,
+            writable,
+        },
+        false => Export::File { name, path },
+    })
+}

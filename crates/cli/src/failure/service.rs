@@ -1,0 +1,117 @@
+//! How the errors of serving and copying end: code, exit status and hint.
+
+use crowfly_mover::TransferError;
+use crowfly_mover::service::{BadLocation, ServiceError, TlsError};
+
+use super::sources::{sentence, system_hint};
+use super::{Exit, Failure, errno};
+
+impl From<BadLocation> for Failure {
+    fn from(error: BadLocation) -> Self {
+        Self::new("bad-location", Exit::Usage, error.to_string())
+            .hint("crowfly://HOST:PORT/NAME[/PATH], with the name that `crowfly serve` was given")
+    }
+}
+
+impl From<TlsError> for Failure {
+    fn from(error: TlsError) -> Self {
+        let (exit, hint) = match &error {
+            TlsError::File { .. } | TlsError::Identity(_) => (
+                Exit::BadData,
+                Some("the three files are PEM: certificate chain, key, authority"),
+            ),
+            TlsError::NotTrusted { .. } => (
+                Exit::NoInput,
+                Some(
+                    "its certificate has to be valid now, for this host, and of an authority in --tls-ca",
+                ),
+            ),
+            TlsError::NotAccepted { .. } => (
+                Exit::NoInput,
+                Some(
+                    "this end's certificate has to be valid and of an authority that the server trusts",
+                ),
+            ),
+            _ => (Exit::Io, None),
+        };
+        Self::new(error.code(), exit, sentence(&error)).maybe_hint(hint)
+    }
+}
+
+/// How what a server answered ends, by its code.
+fn of_answer(code: &str) -> (Exit, Option<&'static str>) {
+    match code {
+        "no-such-name" | "not-found" | "access-denied" | "not-a-file" | "open-failed" => {
+            (Exit::NoInput, None)
+        }
+        "read-only" => (
+            Exit::CannotCreate,
+            Some("`crowfly serve --writable` exposes folders that take files"),
+        ),
+        "file-busy" | "no-space" | "file-too-large" | "does-not-fit" => (Exit::CannotCreate, None),
+        "source-changed" => (Exit::BadData, Some(ANEW)),
+        "data-differs" => (Exit::Broken, None),
+        "route-refused" | "no-host-memory" | "too-many" | "setup-failed" => {
+            (Exit::Unavailable, None)
+        }
+        "bad-location" | "protocol-violation" => (Exit::BadData, None),
+        _ => (Exit::Io, None),
+    }
+}
+
+const ANEW: &str = "without --resume the copy starts anew";
+
+impl From<ServiceError> for Failure {
+    fn from(error: ServiceError) -> Self {
+        use ServiceError as E;
+        let error = match error {
+            E::Fabric(error) => return error.into(),
+            E::Storage(error) => return storage(error),
+            E::Tls(error) => return error.into(),
+            E::Location(error) => return error.into(),
+            other => other,
+        };
+        let (exit, hint): (Exit, Option<String>) = match &error {
+            E::Remote { code, .. } => {
+                let (exit, hint) = of_answer(code);
+                (exit, hint.map(str::to_owned))
+            }
+            E::File { source, .. } => (errno::creating(source), None),
+            E::Unauthenticated { .. } => (
+                Exit::Usage,
+                Some(
+                    "give --key-file, or --tls-cert, --tls-key and --tls-ca; or listen on loopback"
+                        .into(),
+                ),
+            ),
+            E::NameTaken { .. } => (
+                Exit::Usage,
+                Some("give one of them another name: NAME=PATH".into()),
+            ),
+            E::NotCopied { .. } => (Exit::Usage, None),
+            E::Memory(_) | E::Listen { .. } | E::Setup { .. } => (Exit::Unavailable, None),
+            E::Message { .. } | E::Protocol { .. } => (Exit::BadData, None),
+            E::Lost { .. } => (
+                Exit::Io,
+                Some("with --resume, the same command goes on where this one ended".into()),
+            ),
+            other => {
+                let (exit, hint) = of_answer(other.code());
+                (exit, hint.map(str::to_owned))
+            }
+        };
+        let failure = Self::new(error.code(), exit, sentence(&error));
+        let failure = failure.maybe_hint(hint.as_deref().or_else(|| system_hint(&error)));
+        failure.with_obstacles(error.obstacles().to_vec())
+    }
+}
+
+/// An error of storage, for which `load`'s options are no remedy.
+fn storage(error: TransferError) -> Failure {
+    match error {
+        TransferError::Changed { .. } | TransferError::Shrank { .. } => {
+            Failure::from(error).hint("copy it again once nobody writes to it any more")
+        }
+        other => other.into(),
+    }
+}

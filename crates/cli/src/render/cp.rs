@@ -1,0 +1,48 @@
+//! What `cp` did: one line, the legs, the receipt.
+
+use super::legs::{self, Ends};
+use super::receipt;
+use super::text::{count, harmless, wrap};
+use crate::commands::cp::Cp;
+
+/// The copy in at most `columns` columns; see [`receipt::render`].
+pub fn render(cp: &Cp, columns: usize, detailed: bool) -> String {
+    let mut text = wrap(&summary(cp), columns, "", "  ");
+    text.push_str("\n\n");
+    let ends = Ends {
+        here: "here",
+        there: "server",
+    };
+    let table = legs::render(&cp.legs, ends, columns);
+    if !table.is_empty() {
+        text.push_str(&table);
+        text.push('\n');
+    }
+    text.push_str(&receipt::render(&cp.receipt, columns, detailed));
+    text
+}
+
+fn summary(cp: &Cp) -> String {
+    let files = count(usize::try_from(cp.files).unwrap_or(usize::MAX), "file");
+    let (from, to) = (cp.from.to_string(), cp.to.to_string());
+    let to = match cp.kept {
+        true => format!("to {}", harmless(&to)),
+        false => "into memory, and dropped them there".to_owned(),
+    };
+    let mut text = format!(
+        "Copied {files}, {}, from {} {to}",
+        cp.receipt.requested,
+        harmless(&from)
+    );
+    if cp.resumed.0 > 0 {
+        text.push_str(&format!("; {} were there already", cp.resumed));
+    }
+    if cp.skipped > 0 {
+        let left_out = count(usize::try_from(cp.skipped).unwrap_or(usize::MAX), "entry");
+        let left_out = left_out.replace("entrys", "entries");
+        text.push_str(&format!(
+            "; left out {left_out} that are no files or folders"
+        ));
+    }
+    text
+}
