@@ -11,6 +11,7 @@
 #                                 well in time; logs TEST.LABEL-west.log and TEST.LABEL-east.log
 #   impair SIDE NETEM-ARGS...     loss 1%, delay 5ms, corrupt 1%: on what the side sends
 #   repair SIDE                   undo `impair`
+#   second_cable                  one more cable: interfaces west2 and east2, devices roce2_west and roce2_east
 #   cut_link SIDE, restore_link SIDE   take the link down and bring it up again
 
 declare -A SIDE_ADDRESS=([west]=10.1.0.1 [east]=10.1.0.2)
@@ -39,6 +40,23 @@ fabric_up() {
 		wait_until 10 active $side || fail "the port of roce_$side did not become active"
 	done
 }
+
+second_cable() {
+	local side
+	ip link add west2 type veth peer name east2
+	for side in west east; do
+		ip link set "${side}2" netns $side
+		ip -n $side address add "${SIDE_ADDRESS[$side]/10.1./10.2.}/24" dev "${side}2"
+		ip -n $side link set "${side}2" mtu 9000 up
+		on $side rdma link add "roce2_$side" type rxe netdev "${side}2" || fail "no second soft-RoCE device on $side"
+		rdma dev set "roce2_$side" netns $side 2>/dev/null
+	done
+	for side in west east; do
+		wait_until 10 active2 $side || fail "the port of roce2_$side did not become active"
+	done
+}
+
+active2() { on "$1" rdma link show "roce2_$1/1" | grep -q 'state ACTIVE'; }
 
 # What an earlier test left: its processes, and with the namespaces the cable and the devices on it.
 fabric_down() {

@@ -1,11 +1,13 @@
-//! Two processes of a fabric that reach each other by one RDMA port each, as the rig's tests use
-//! them.
+//! Two processes of a fabric that reach each other by RDMA ports, as the rig's tests use them. Several
+//! devices are named with commas in between.
 //!
 //! ```text
 //! rail serve  DEVICE ADDRESS:PORT
 //! rail verify DEVICE ADDRESS:PORT BYTES     content, receipts and values are right
 //! rail gone   DEVICE ADDRESS:PORT           a region that the peer took back is refused
 //! rail stall  DEVICE ADDRESS:PORT SECONDS   writes go on until one fails, in time and with a code
+//! rail rails  DEVICES ADDRESS:PORT SECONDS  writes share both rails, go on by one when the other is
+//!                                           cut, and share them again once it is back
 //! ```
 
 use std::process::ExitCode;
@@ -13,12 +15,14 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use crowfly_machine::verbs::{Patience, Verbs};
+use crowfly_mover::fabric::provider::Provider;
 use crowfly_mover::fabric::verbs::{VerbsNic, VerbsSettings};
 use crowfly_mover::fabric::{
-    Access, Buffer, Delivery, Fabric, Imm, NicFilter, Options, Peer, Region, RegionDescriptor,
-    Settings, SharedKey,
+    Access, Buffer, Delivery, Fabric, Imm, Options, Peer, Region, RegionDescriptor, Settings,
+    SharedKey,
 };
-use crowfly_route::receipt::Path;
+use crowfly_route::obstacle::{Code, Obstacle};
+use crowfly_route::receipt::{Path, Receipt};
 
 /// Why a run failed, in words.
 type Failure = Box<dyn std::error::Error>;
@@ -31,7 +35,7 @@ const PATIENT: Options = Options::within(Duration::from_secs(60));
 const WRITTEN: Imm = Imm(7);
 
 fn fabric(device: &str, listen: &str) -> Result<Fabric, Failure> {
-    let context = Verbs::load()?.open(device)?;
+    let verbs = Verbs::load()?;
     let rdma = VerbsSettings {
         patience: Patience {
             // 67 ms: a lost packet costs little on a cable this short.
@@ -40,13 +44,17 @@ fn fabric(device: &str, listen: &str) -> Result<Fabric, Failure> {
         },
         ..VerbsSettings::default()
     };
-    let nic = VerbsNic::open(&context, 1, rdma).map_err(|obstacle| obstacle.summary)?;
-    let nic: Arc<dyn crowfly_mover::fabric::provider::Provider> = Arc::new(nic);
+    let mut providers: Vec<Arc<dyn Provider>> = Vec::new();
+    for device in device.split(',') {
+        let context = verbs.open(device)?;
+        let nic = VerbsNic::open(&context, 1, rdma.clone());
+        providers.push(Arc::new(nic.map_err(|obstacle| obstacle.summary)?));
+    }
     let settings = Settings {
         listen: listen.parse()?,
-        nics: NicFilter::only(nic.nic()),
+        nics: device.parse()?,
         shm: false,
-        providers: vec![nic],
+        providers,
         ..Settings::new(SharedKey::derive("two hosts of the rig"))
     };
     Ok(Fabric::new(settings)?)
@@ -208,6 +216,55 @@ impl East {
         }
         Ok(())
     }
+
+    /// Writes until the bytes go as `wanted` says of the number of NICs that moved some, and of the receipt.
+    fn until(
+        &self,
+        what: &str,
+        allowed: Duration,
+        wanted: impl Fn(usize, &Receipt) -> bool,
+    ) -> Result<(), Failure> {
+        const EACH: usize = 4 << 20;
+        let source = self.source(EACH, 3)?;
+        let to = self.remote.slice(0..EACH as u64)?;
+        let began = Instant::now();
+        while began.elapsed() < allowed {
+            let options = Options::within(allowed / 3).verified();
+            let written = self.peer.write(&source.whole(), &to, options).wait();
+            let written = written.map_err(|e| format!("{e}: {:?}", self.peer.rails()))?;
+            let (receipt, used) = (&written.receipt, written.nics.len());
+            if !receipt.is_whole() || receipt.shares.len() != 1 {
+                return Err(format!("the receipt says {:?}", receipt.shares).into());
+            }
+            if wanted(used, receipt) {
+                let nics = written.nics.iter();
+                let nics: Vec<_> = nics.map(|n| format!("{} {}", n.nic, n.bytes)).collect();
+                println!(
+                    "{what}: {}, retries {}, obstacles {}",
+                    nics.join(" and "),
+                    receipt.retries,
+                    receipt.obstacles.len(),
+                );
+                return Ok(());
+            }
+        }
+        Err(format!("{what}: not within {allowed:?}: {:?}", self.peer.rails()).into())
+    }
+
+    fn rails(&self, allowed: Duration) -> Result<(), Failure> {
+        self.until("shared", allowed, |nics, _| nics == 2)?;
+        self.until("one was cut in the middle", allowed, |_, receipt| {
+            let failed = |obstacle: &Obstacle| obstacle.code == Code::RailFailed;
+            receipt.retries > 0 && receipt.obstacles.iter().any(failed)
+        })?;
+        self.until("by the other", allowed, |nics, _| nics == 1)?;
+        self.until("shared again", allowed, |nics, _| nics == 2)?;
+        let returns: u64 = self.peer.rails().iter().map(|rail| rail.returns).sum();
+        match returns {
+            0 => Err("no rail says that it came back".into()),
+            _ => Ok(()),
+        }
+    }
 }
 
 fn run() -> Result<(), Failure> {
@@ -217,6 +274,10 @@ fn run() -> Result<(), Failure> {
         ["serve", device, address] => serve(device, address),
         ["verify", device, address, bytes] => East::new(device, address)?.verify(bytes.parse()?),
         ["gone", device, address] => East::new(device, address)?.gone(),
+        ["rails", devices, address, seconds] => {
+            let allowed = Duration::from_secs(seconds.parse()?);
+            East::new(devices, address)?.rails(allowed)
+        }
         ["stall", device, address, seconds] => {
             let allowed = Duration::from_secs(seconds.parse()?);
             East::new(device, address)?.stall(allowed)

@@ -171,6 +171,14 @@ impl Flight {
         self.in_flight == 0 && !self.has_work()
     }
 
+    /// Notes what was met on the way, once.
+    pub(crate) fn met(&mut self, obstacle: Obstacle) {
+        let known = |known: &Obstacle| known.summary == obstacle.summary;
+        if !self.obstacles.iter().any(known) {
+            self.obstacles.push(obstacle);
+        }
+    }
+
     /// Puts back a piece whose rail failed.
     pub(crate) fn put_back(&mut self, piece: Piece) {
         self.again.push(piece);

@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 use proptest::prelude::*;
 
 use super::descriptor::RegionDescriptor;
+use super::fields::Writer;
 use super::handshake::{self, Purpose, TOKEN};
 use super::hello::{Hello, Talk, encode_joined};
 use super::identity::Incarnation;
@@ -210,18 +211,67 @@ fn a_peer_that_asks_and_asks_and_reads_no_answer_is_given_up() {
     victim.assert_well();
 }
 
+#[test]
+fn an_end_that_says_that_rails_are_down_or_asks_for_new_ones_under_old_numbers_harms_only_itself() {
+    let victim = Victim::new();
+    let mut intruder = Intruder::into(&victim.fabric);
+    let part = |rail: u32, well: u8, endpoint: &[u8]| {
+        let mut out = Writer::default();
+        out.u32(rail).u8(well).bytes(endpoint);
+        out.finish()
+    };
+    for rail in [0, 1, 31, 32, u32::MAX] {
+        for kind in [Kind::Fallen, Kind::Mend, Kind::Joined, Kind::Mended] {
+            let body = part(rail, 1, &[7; 40]);
+            Intruder::send(&mut intruder.control, kind, 0, &body, 0, &[]);
+        }
+    }
+    victim.assert_well();
+    // A checksum of a region that was never told of, and one that never comes to its end.
+    let mut sum = Writer::default();
+    sum.raw(&[5; 16]).u8(0).u16(1).u64(0).u32(4096);
+    let sum = sum.finish();
+    Intruder::send(&mut intruder.control, Kind::Sum, 1, &sum, 0, &[]);
+    victim.assert_well();
+}
+
+#[test]
+fn an_end_that_names_runs_without_end_is_hung_up_on() {
+    let victim = Victim::new();
+    let mut intruder = Intruder::into(&victim.fabric);
+    let mut sum = Writer::default();
+    sum.raw(&[5; 16]).u8(0).u16(256);
+    for at in 0..256 {
+        sum.u64(at).u32(1);
+    }
+    let sum = sum.finish();
+    let frame = |intruder: &mut Intruder, op| {
+        // The status says that more follow.
+        let talk = &mut intruder.control;
+        let frame = talk.sending.seal(Kind::Sum, 1, op, &sum, 0);
+        talk.socket.write_all(&frame, talk.deadline).is_ok()
+    };
+    let mut sent = 0u64;
+    while frame(&mut intruder, sent % 16) {
+        sent += 1;
+        assert!(sent < 100_000, "it takes runs without end");
+    }
+    victim.assert_well();
+}
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(40))]
     #[test]
     fn whatever_frames_come_the_fabric_serves_its_friends(
         frames in proptest::collection::vec(
-            (0usize..12, any::<bool>(), any::<u64>(), proptest::collection::vec(any::<u8>(), 0..80), 0u32..5000),
+            (0usize..18, any::<bool>(), any::<u64>(), proptest::collection::vec(any::<u8>(), 0..80), 0u32..5000),
             1..12,
         ),
     ) {
-        const KINDS: [Kind; 12] = [
+        const KINDS: [Kind; 18] = [
             Kind::Hello, Kind::Ready, Kind::Ping, Kind::Message, Kind::Barrier, Kind::Write,
             Kind::Answer, Kind::Read, Kind::Data, Kind::Map, Kind::Mapped, Kind::Unmap,
+            Kind::Fallen, Kind::Mend, Kind::Mended, Kind::Joined, Kind::Sum, Kind::Summed,
         ];
         let victim = Victim::new();
         let mut intruder = Intruder::into(&victim.fabric);

@@ -102,6 +102,8 @@ pub(crate) struct RailState {
     pub ops: HashMap<OpId, InFlight>,
     bytes: u64,
     pub full: bool,
+    /// When something last came to an end, or was posted to the idle rail.
+    pub stirred: Duration,
     /// Another link has its place; what it has in flight ends, and nothing more is posted.
     pub retiring: bool,
     /// How often it came back, and what went by it before it last did.
@@ -119,6 +121,7 @@ impl RailState {
             ops: HashMap::new(),
             bytes: 0,
             full: false,
+            stirred: Duration::ZERO,
             retiring: false,
             returns: 0,
             earlier: RailTotals::default(),
@@ -132,7 +135,10 @@ impl RailState {
     }
 
     /// The link has the op.
-    pub(crate) fn took(&mut self, op: OpId, entry: InFlight) {
+    pub(crate) fn took(&mut self, op: OpId, entry: InFlight, now: Duration) {
+        if self.ops.is_empty() {
+            self.stirred = now;
+        }
         self.bytes += entry.bytes;
         self.rail.load.0.fetch_add(entry.bytes, Ordering::Relaxed);
         self.ops.insert(op, entry);

@@ -33,6 +33,8 @@ const RELEASE_GRACE: Duration = Duration::from_secs(1);
 
 struct State {
     peer: Incarnation,
+    /// How long a rail with something in flight may end nothing while others could carry it.
+    silence: Duration,
     rails: BTreeMap<RailId, RailState>,
     /// Rails that the two ends do not have, and why.
     missing: Vec<Missing>,
@@ -51,9 +53,10 @@ struct State {
 pub(crate) struct Scheduler(Mutex<State>);
 
 impl Scheduler {
-    pub(crate) fn new(peer: Incarnation) -> Self {
+    pub(crate) fn new(peer: Incarnation, silence: Duration) -> Self {
         Self(Mutex::new(State {
             peer,
+            silence,
             rails: BTreeMap::new(),
             missing: Vec::new(),
             flights: BTreeMap::new(),
@@ -156,6 +159,7 @@ impl Scheduler {
         self.step(|state| {
             state.now = state.now.max(now);
             state.overdue();
+            state.give_up_silent();
             state.pump();
             state.next_alarm()
         })

@@ -96,7 +96,7 @@ impl Session {
             this: Weak::clone(this),
             peer,
             address,
-            scheduler: Arc::new(Scheduler::new(peer)),
+            scheduler: Arc::new(Scheduler::new(peer, parts.silence)),
             control: OnceLock::new(),
             counters: parts.counters,
             started: parts.started,

@@ -34,6 +34,8 @@ use super::transfer::{Canceller, Outcome, Slot, Transfer};
 const SEEDS: u64 = 400;
 /// Seeds of the nightly run when nobody says how many.
 const NIGHTLY_SEEDS: u64 = 10_000;
+/// How long a rail may end nothing.
+const SILENCE: Duration = Duration::from_millis(400);
 /// How long a rail that broke is away at the most, in steps.
 const AWAY: u64 = 60;
 const LEN: usize = 1 << 16;
@@ -244,7 +246,7 @@ fn run(seed: u64) -> BTreeMap<&'static str, u64> {
         },
     }));
     let mut dice = Dice(seed ^ 0x5eed);
-    let scheduler = Arc::new(Scheduler::new(Incarnation::from_bytes([9; 16])));
+    let scheduler = Arc::new(Scheduler::new(Incarnation::from_bytes([9; 16]), SILENCE));
     let load: Arc<NicLoad> = Arc::default();
     for slot in 0..1 + dice.roll(3) as u16 {
         let id = RailId(u32::from(slot));

@@ -31,6 +31,18 @@ mod hops;
 mod link;
 mod pump;
 
+/// How patient a connection is when nobody says: it gives up a peer's NIC that does not answer after
+/// two to ten seconds (NICs take up to four times what is asked for), in time for other rails to carry on
+/// within a transfer's usual deadline.
+const PATIENCE: Patience = Patience {
+    timeout: 16,
+    retries: 7,
+    receiver_retries: 7,
+    receiver_timer: 12,
+};
+/// What soft-RoCE counts to at the most; it takes the 7 of the hardware for *for ever*.
+const SOFTWARE_RETRIES: u8 = 6;
+
 /// The most lanes of one link.
 pub const MAX_LANES: usize = 8;
 
@@ -53,7 +65,7 @@ impl Default for VerbsSettings {
         Self {
             lanes: 2,
             depth: 128,
-            patience: Patience::default(),
+            patience: PATIENCE,
             address: GidFilter::Any,
         }
     }
@@ -158,6 +170,10 @@ impl VerbsNic {
         }
         let domain = context.protection_domain().map_err(failed)?;
         let software = context.is_software();
+        let mut settings = settings;
+        if software {
+            settings.patience.retries = settings.patience.retries.min(SOFTWARE_RETRIES);
+        }
         let core = Arc::new(NicCore {
             name: name.clone(),
             context: Arc::clone(context),

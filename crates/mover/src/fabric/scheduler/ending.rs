@@ -20,6 +20,7 @@ impl State {
         let Some(entry) = known.gave_back(op) else {
             return;
         };
+        known.stirred = self.now;
         if known.retiring && known.ops.is_empty() {
             known.retire();
         }
@@ -45,6 +46,7 @@ impl State {
             Err(OpError::Rail(why)) => {
                 known.totals.failed_ops += 1;
                 let once = known.rail.link.limits().imm_once;
+                flight.met(rail_failed(&known.rail, &why));
                 self.try_again(entry, once, &why);
                 return;
             }
@@ -91,9 +93,7 @@ impl State {
         for (_, entry) in dropped {
             if let Some(flight) = self.flights.get_mut(&entry.flight) {
                 flight.in_flight -= 1;
-                if !flight.obstacles.contains(&obstacle) {
-                    flight.obstacles.push(obstacle.clone());
-                }
+                flight.met(obstacle.clone());
             }
             self.try_again(entry, once, why);
         }
@@ -236,6 +236,40 @@ impl State {
             .collect();
         for rail in stuck {
             self.rail_down(rail, "it did not let go of a cancelled transfer's memory");
+        }
+    }
+
+    /// Gives up rails by which nothing comes to an end any more, when others could carry what they
+    /// have: some devices would try for ever.
+    pub(super) fn give_up_silent(&mut self) {
+        let (now, silence) = (self.now, self.silence);
+        let usable = |known: &RailState| known.down.is_none() && !known.retiring;
+        let silent = |known: &RailState| {
+            usable(known) && !known.ops.is_empty() && now.saturating_sub(known.stirred) >= silence
+        };
+        let others = |id: RailId, known: &RailState| {
+            let flights = known
+                .ops
+                .values()
+                .filter_map(|op| self.flights.get(&op.flight));
+            let mut rails = flights.flat_map(|flight| flight.tiers.iter().flatten());
+            rails.any(|other| {
+                let other = self.rails.get(other).filter(|_| *other != id);
+                other.is_some_and(|other| usable(other) && !silent(other))
+            })
+        };
+        let given_up: Vec<RailId> = self
+            .rails
+            .iter()
+            .filter(|(id, known)| silent(known) && others(**id, known))
+            .map(|(id, _)| *id)
+            .collect();
+        for rail in given_up {
+            let why = format!(
+                "nothing came to an end by it for {:.1} s",
+                silence.as_secs_f64()
+            );
+            self.rail_down(rail, &why);
         }
     }
 

@@ -232,7 +232,7 @@ impl State {
         match known.rail.link.post(op) {
             Ok(posted) => {
                 flight.in_flight += 1;
-                known.took(op_id, entry);
+                known.took(op_id, entry, self.now);
                 if posted == Posted::Done {
                     self.completed(rail, op_id, Ok(()));
                 }
@@ -251,7 +251,7 @@ impl State {
             }
             Err(Refusal::Failed(error)) => {
                 flight.in_flight += 1;
-                known.took(op_id, entry);
+                known.took(op_id, entry, self.now);
                 // A link that is at its end says so later: until then it would refuse again and again.
                 let dead = match &error {
                     OpError::Rail(why) if !known.rail.link.is_worn() => Some(why.clone()),

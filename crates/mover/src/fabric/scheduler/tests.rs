@@ -103,7 +103,8 @@ impl World {
 
     fn sharing(rails: &[(Path, &str, f64)], load: &Arc<NicLoad>) -> Self {
         let machine = Arc::new(dgx_h100().topology());
-        let scheduler = Scheduler::new(Incarnation::from_bytes([7; 16]));
+        let scheduler =
+            Scheduler::new(Incarnation::from_bytes([7; 16]), Duration::from_millis(500));
         let mut links = Vec::new();
         for (slot, (path, nic, weight)) in (0u16..).zip(rails) {
             let link = Arc::new(Kept {
@@ -399,4 +400,30 @@ fn a_link_that_refuses_before_it_says_that_it_is_down_costs_one_retry_and_not_th
     assert_eq!(delivery.receipt.retries, 1);
     assert_eq!(delivery.nics.len(), 1);
     assert_eq!(world.scheduler.fallen(), [(RailId(0), false)]);
+}
+
+#[test]
+fn a_rail_by_which_nothing_ends_is_given_up_when_another_could_carry_on_and_not_otherwise() {
+    let later = Duration::from_millis(600);
+    let alone = World::new(&BOTH_SOCKETS[..1]);
+    let slot = alone.write(MIB, None);
+    alone.scheduler.tick(later);
+    assert!(alone.scheduler.fallen().is_empty(), "there is no other");
+    alone.finish(&slot, |_, bytes| Some(bytes));
+
+    let world = World::new(&BOTH_SOCKETS[..2]);
+    let slot = world.write(8 * MIB, None);
+    let op = world.links[1].ops.lock().expect("no panic").remove(0);
+    let soon = Duration::from_millis(400);
+    world.scheduler.completed(RailId(1), op.id, Ok(()), soon);
+    world.scheduler.tick(later);
+    assert_eq!(world.scheduler.fallen(), [(RailId(0), false)]);
+    world.links[0].ops.lock().expect("no panic").clear();
+    let delivery = world.finish(&slot, |_, bytes| Some(bytes));
+    assert_eq!(
+        (delivery.nics.len(), delivery.nics[0].bytes.0),
+        (1, 8 * MIB)
+    );
+    let summary = &delivery.receipt.obstacles[0].evidence[0].shows;
+    assert!(summary.contains("0.5 s"), "{summary}");
 }

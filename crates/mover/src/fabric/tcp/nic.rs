@@ -1,0 +1,210 @@
+//! One interface, or whichever the kernel chooses: how rails by it are found, paired and connected.
+
+use super::*;
+
+/// The time that connecting one rail may take.
+const RAIL_TIME: Duration = Duration::from_secs(2);
+
+/// TCP by one interface, or by whichever the kernel chooses.
+pub(crate) struct Tcp {
+    pub sockets: Arc<Sockets>,
+    pub nic: String,
+    /// The local address of the interface; the kernel's choice when `None`.
+    pub source: Option<Address>,
+    /// Whether the user named the interface, so that it is used whatever its subnet.
+    pub asked: bool,
+    /// Whether this process listens on all of its addresses.
+    pub everywhere: bool,
+    /// Bytes per second that the interface says.
+    pub line_rate: Option<f64>,
+    pub streams: usize,
+}
+
+impl Provider for Tcp {
+    fn path(&self) -> Path {
+        Path::Tcp
+    }
+
+    fn class(&self) -> Class {
+        Class::Socket
+    }
+
+    fn nic(&self) -> &str {
+        &self.nic
+    }
+
+    fn line_rate(&self) -> Option<f64> {
+        self.line_rate
+    }
+
+    fn suits(&self, meeting: &Meeting) -> bool {
+        // What the kernel chose carries the rail that names no interface.
+        self.asked
+            || self.source.is_none_or(|source| {
+                !meeting.address.ip().is_loopback() && source.ip != meeting.here
+            })
+    }
+
+    fn fit(&self, theirs: &[u8], meeting: &Meeting) -> Result<u8, String> {
+        const SAME_KIND: u8 = 2;
+        let theirs = pairing::Source::decode(theirs).ok_or("a malformed address of a rail")?;
+        let Some((address, asked)) = theirs.named else {
+            return match (&self.source, self.asked) {
+                (None, _) => Ok(SAME_KIND),
+                (Some(_), true) => Ok(0),
+                (Some(_), false) => Err("it is another rail's".into()),
+            };
+        };
+        let own = self.source.map_or(meeting.here, |source| source.ip);
+        if address.reaches(own) && (self.source.is_none() || self.everywhere || self.asked) {
+            return Ok(SAME_KIND - u8::from(self.source.is_none()));
+        }
+        if (asked || self.asked) && address.ip.is_ipv4() == own.is_ipv4() {
+            return Ok(0);
+        }
+        Err(format!(
+            "{} of the other end is not of the subnet of {}",
+            self.nic, address.ip
+        ))
+    }
+
+    fn register(&self, memory: &Arc<Backing>, _: Access) -> Result<Registration, Vec<Obstacle>> {
+        match memory.place() {
+            Place::Host(_) => Ok(Registration {
+                address: 0,
+                key: Vec::new(),
+                keep: Arc::new(()),
+                obstacles: Vec::new(),
+            }),
+            place => Err(vec![
+                Obstacle::blocks(
+                    Code::NotBuilt,
+                    format!("sockets cannot reach {place} itself"),
+                )
+                .seen("place", place.to_string())
+                .fixed_by(Fix::by_hand("Copy the bytes into host memory first.")),
+            ]),
+        }
+    }
+
+    fn endpoint(&self, role: Role, meeting: &Meeting) -> Result<Box<dyn Endpoint>, Obstacle> {
+        let expected = match role {
+            Role::Dialer => None,
+            Role::Acceptor => Some(self.sockets.stash.expect().map_err(|error| {
+                Obstacle::blocks(Code::RailFailed, "no more rails can be set up now")
+                    .seen("stash", error.to_string())
+            })?),
+        };
+        Ok(Box::new(TcpEndpoint {
+            sockets: Arc::clone(&self.sockets),
+            nic: self.nic.clone(),
+            source: self.source,
+            asked: self.asked,
+            line_rate: self.line_rate,
+            reached: meeting.address,
+            streams: self.streams.clamp(1, MAX_STREAMS),
+            expected,
+        }))
+    }
+}
+
+struct TcpEndpoint {
+    sockets: Arc<Sockets>,
+    nic: String,
+    source: Option<Address>,
+    asked: bool,
+    line_rate: Option<f64>,
+    reached: SocketAddr,
+    streams: usize,
+    expected: Option<Expected>,
+}
+
+impl Endpoint for TcpEndpoint {
+    fn hello(&self) -> Vec<u8> {
+        let Some(expected) = &self.expected else {
+            let named = self.source.map(|address| (address, self.asked));
+            return pairing::Source { named }.encode();
+        };
+        let mut out = Writer::default();
+        let own = self
+            .source
+            .map(|address| SocketAddr::new(address.ip, self.reached.port()).to_string());
+        out.raw(&expected.token)
+            .bytes(own.unwrap_or_default().as_bytes());
+        out.finish()
+    }
+
+    fn join(
+        self: Box<Self>,
+        theirs: &[u8],
+        joining: Joining,
+    ) -> Result<Arc<dyn Link>, FabricError> {
+        let streams = match &self.expected {
+            Some(expected) => expected.take(),
+            None => self.dial(theirs, &joining)?,
+        };
+        if streams.is_empty() {
+            return Err(handshake::protocol(
+                &self.reached.to_string(),
+                "a rail without streams",
+            ));
+        }
+        let local = streams
+            .first()
+            .and_then(|(socket, _)| socket.local_address());
+        let nic = local.map_or(self.nic, |address| interfaces::name_of(address.ip()));
+        let mut conns = Vec::with_capacity(streams.len());
+        for (socket, agreed) in streams {
+            socket.tune_tcp(self.sockets.silence);
+            conns.push(Conn::new(socket, true, agreed.sending, agreed.receiving));
+        }
+        let link = Arc::new(TcpLink {
+            conns,
+            nic,
+            line_rate: self.line_rate,
+            peer: joining.peer,
+            rail: joining.rail,
+            events: joining.events,
+            regions: Arc::clone(&self.sockets.regions),
+            pending: Mutex::default(),
+        });
+        for conn in &link.conns {
+            let handler: Weak<TcpLink> = Arc::downgrade(&link);
+            conn.handled_by(handler);
+            self.sockets.reactor.watch(conn)?;
+        }
+        Ok(link)
+    }
+}
+
+impl TcpEndpoint {
+    fn dial(&self, theirs: &[u8], joining: &Joining) -> Result<Vec<(Socket, Agreed)>, FabricError> {
+        const MAX_ADDRESS: usize = 64;
+        let mut fields = Reader::new(theirs);
+        let token: Option<[u8; TOKEN]> = fields.array();
+        // An end that names no address of its own is dialled where it was reached.
+        let address = fields.text(MAX_ADDRESS).and_then(|text| match text {
+            "" => Some(self.reached),
+            text => text.parse().ok(),
+        });
+        let (Some(token), Some(address)) = (token, address) else {
+            return Err(handshake::protocol(
+                &self.reached.to_string(),
+                "no address for a rail",
+            ));
+        };
+        let name = SocketAddr::to_string(&address);
+        // A way that leads nowhere must not take the time of all the others.
+        let deadline = joining.deadline.min(Instant::now() + RAIL_TIME);
+        let mut streams = Vec::with_capacity(self.streams);
+        for _ in 0..self.streams {
+            let socket = Socket::dial(address, self.source.map(|own| own.ip), deadline)
+                .map_err(|error| handshake::unreachable(&name, error))?;
+            let (purpose, key) = (Purpose::Rail, &self.sockets.key);
+            let agreed = handshake::dial(&socket, key, purpose, token, &name, deadline)?;
+            await_kept(&socket, deadline).map_err(|error| handshake::unreachable(&name, error))?;
+            streams.push((socket, agreed));
+        }
+        Ok(streams)
+    }
+}
