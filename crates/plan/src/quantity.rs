@@ -95,6 +95,27 @@ pub const STRAGGLERS: Quantity = quantity("share of slow servers", "--stragglers
 pub const STRAGGLER_RATE: Quantity =
     quantity("rate left to slow servers", "--straggler-rate", 1e-3, 1.0);
 
+/// Those that an option of the command line gives and whose range says more than its type does. Where
+/// two have one option, the first is that of the question about storage.
+pub const GIVEN: [Quantity; 16] = [
+    NIC_RATE,
+    MEMORY_RATE,
+    STORAGE_RATE,
+    CHECKPOINT_RATE,
+    STORAGE_CAPACITY,
+    ALLOWED_STALL,
+    STALL,
+    RESTORE,
+    SAMPLES,
+    SAMPLE_BYTES,
+    PARAMETERS,
+    OVERSUBSCRIPTION,
+    SWITCH_PORTS,
+    FAILED_LINKS,
+    STRAGGLERS,
+    STRAGGLER_RATE,
+];
+
 /// From where to where a number of the catalogue can go, whatever it counts: from a millionth to
 /// beyond the parameters of any model in any unit that the catalogue has.
 pub const FACT: std::ops::RangeInclusive<f64> = 1e-6..=1e18;
@@ -113,6 +134,18 @@ impl Quantity {
                 value,
             })
         }
+    }
+
+    /// From where to where, in few digits: `0.001 to 1e9`.
+    pub fn range(self) -> String {
+        let brief = |value: f64| {
+            if value >= BRIEF {
+                format!("{value:e}")
+            } else {
+                Short(value).to_string()
+            }
+        };
+        format!("{} to {}", brief(self.least), brief(self.most))
     }
 
     /// As [`Quantity::between`], with an error of its own for what is not above zero.
@@ -137,6 +170,8 @@ impl fmt::Display for Quantity {
     }
 }
 
+/// From here on, zeros are counted and not written.
+const BRIEF: f64 = 1e5;
 /// Magnitudes between these are written out.
 const WRITTEN_OUT: std::ops::Range<f64> = 1e-6..1e15;
 
@@ -180,6 +215,13 @@ mod tests {
                 .to_string(),
             "allowed stall in seconds (--stall) = -1: must be above zero, from 0.001 to 1000000000"
         );
+    }
+
+    #[test]
+    fn a_range_reads_in_few_digits() {
+        assert_eq!(NIC_RATE.range(), "0.001 to 1e6");
+        assert_eq!(OVERSUBSCRIPTION.range(), "1 to 64");
+        assert_eq!(STALL.range(), "1e-12 to 1e9");
     }
 
     #[test]

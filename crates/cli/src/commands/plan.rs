@@ -14,6 +14,7 @@ mod buy;
 mod catalog;
 mod collective;
 mod data;
+mod ranges;
 mod scenario;
 mod simulate;
 
@@ -22,7 +23,11 @@ pub use buy::Shape;
 
 /// Arguments of `crowfly plan`.
 #[derive(Args, Debug)]
-#[command(args_conflicts_with_subcommands = true)]
+#[command(
+    args_conflicts_with_subcommands = true,
+    mut_args(|option| ranges::told("", option)),
+    mut_subcommands(ranges::told_in)
+)]
 pub struct PlanArgs {
     /// Another question than whether the straight way matters
     #[command(subcommand)]

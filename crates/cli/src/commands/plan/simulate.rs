@@ -42,7 +42,7 @@ pub struct SimulateArgs {
     /// Which servers are neighbours in a ring
     #[arg(long, value_enum, value_name = "HOW", default_value_t)]
     placement: PlacementArg,
-    /// Share of the links between leaf and spine that failed, 0 to 1
+    /// Share of the links between leaf and spine that failed
     #[arg(
         long,
         value_name = "SHARE",
@@ -58,7 +58,7 @@ pub struct SimulateArgs {
         allow_negative_numbers = true
     )]
     failed_nics: u32,
-    /// Share of the servers that are slow, 0 to 1
+    /// Share of the servers that are slow
     #[arg(
         long,
         value_name = "SHARE",
