@@ -536,3 +536,26 @@ fn told_raw(arguments: &[&str]) -> String {
     assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
     text(&output.stdout)
 }
+
+/// What the largest part of a training run of 2024 takes, on a busy machine and without optimisation.
+#[test]
+fn sixteen_thousand_gpus_are_simulated_within_ten_seconds_and_two_gigabytes() {
+    const KILOBYTES: u32 = 2 << 20;
+    let script = format!("ulimit -v {KILOBYTES}; exec \"$0\" plan simulate --servers 2048");
+    let started = std::time::Instant::now();
+    let output = Command::new("sh")
+        .args(["-c", &script, env!("CARGO_BIN_EXE_crowfly")])
+        .output()
+        .expect("the program starts");
+    let told = text(&output.stdout);
+    assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
+    assert!(told.contains("16,384 GPUs takes"), "{told}");
+    assert!(started.elapsed().as_secs() < 10, "{:?}", started.elapsed());
+}
+
+#[test]
+fn clusters_that_are_equally_fast_are_not_said_to_differ() {
+    let told = told(&["--compare", "dgx-h100:8", "dgx-h100:8"]);
+    let first = "Direct, dgx-h100:8 and dgx-h100:8 train 70b equally fast.";
+    assert!(told.starts_with(first), "{told}");
+}

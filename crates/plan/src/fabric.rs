@@ -64,20 +64,30 @@ impl Switches {
         if let Some(tiers) = tiers {
             PlanError::count("tiers", tiers.into(), 3)?;
         }
-        let fit = [Self::one, Self::two, Self::three]
-            .into_iter()
-            .zip(1..)
-            .filter(|(_, count)| tiers.is_none_or(|tiers| tiers == *count))
-            .find_map(|(build, _)| build(servers, nics, radix, oversubscription));
-        fit.ok_or_else(|| {
+        let fit = |radix, tiers| Self::fit(servers, nics, radix, oversubscription, tiers);
+        fit(radix, tiers).ok_or_else(|| {
             let endpoints = u64::from(servers) * u64::from(nics);
             let asked = tiers.map_or("three tiers".to_owned(), |tiers| format!("{tiers} tiers"));
             PlanError::Impossible {
                 what: format!("{asked} of {radix}-port switches do not join {endpoints} endpoints"),
-                hint: "take switches with more ports, more tiers, or accept oversubscription"
-                    .into(),
+                hint: nearest(radix, tiers, fit),
             }
         })
+    }
+
+    /// As few tiers as do, or the number asked for, where they do.
+    fn fit(
+        servers: u32,
+        nics: u32,
+        radix: u32,
+        oversubscription: f64,
+        tiers: Option<u32>,
+    ) -> Option<Self> {
+        [Self::one, Self::two, Self::three]
+            .into_iter()
+            .zip(1..)
+            .filter(|(_, count)| tiers.is_none_or(|tiers| tiers == *count))
+            .find_map(|(build, _)| build(servers, nics, radix, oversubscription))
     }
 
     fn one(servers: u32, nics: u32, radix: u32, _: f64) -> Option<Self> {
@@ -159,6 +169,27 @@ impl Switches {
         } else {
             0
         }
+    }
+}
+
+/// What would join the endpoints: more tiers, or else switches with more ports.
+fn nearest(
+    radix: u32,
+    tiers: Option<u32>,
+    fit: impl Fn(u32, Option<u32>) -> Option<Switches>,
+) -> String {
+    let more_tiers =
+        tiers.and_then(|tiers| (tiers + 1..=3).find(|more| fit(radix, Some(*more)).is_some()));
+    if let Some(more) = more_tiers {
+        return format!("{more} tiers do");
+    }
+    let mut larger = (0..u32::BITS).map(|bit| 1u32 << bit);
+    let larger = larger.find(|ports| {
+        *ports > radix && f64::from(*ports) <= SWITCH_PORTS.most && fit(*ports, tiers).is_some()
+    });
+    match larger {
+        Some(ports) => format!("switches of {ports} ports do"),
+        None => "take more tiers, or accept oversubscription".into(),
     }
 }
 
@@ -362,6 +393,17 @@ mod tests {
         assert_eq!(code(8, 8, 64, 0.5, None), "plan-not-between");
         assert_eq!(code(8, 8, 64, f64::NAN, None), "plan-not-between");
         assert_eq!(code(512, 8, 64, 1.0, Some(2)), "plan-impossible");
+        let hint = |servers, tiers| {
+            let refused = Switches::of(servers, 8, 64, 1.0, tiers).expect_err("too small");
+            refused.hint().expect("a hint")
+        };
+        assert_eq!(hint(512, Some(2)), "3 tiers do");
+        assert_eq!(hint(16_384, None), "switches of 128 ports do");
+        assert_eq!(hint(512, Some(1)), "3 tiers do");
+        assert_eq!(
+            hint(1 << 20, Some(1)),
+            "take more tiers, or accept oversubscription"
+        );
         assert_eq!(code(8, 8, 64, 1.0, Some(4)), "plan-out-of-range");
     }
 

@@ -267,6 +267,12 @@ fn compared(answers: &[Assessment]) -> String {
     let name =
         |answer: &Assessment| format!("{}:{}", answer.cluster.server.name, answer.cluster.servers);
     match per_token(a).zip(per_token(b)) {
+        Some((first, second)) if three(first / second) == three(1.0) => format!(
+            "Direct, {} and {} train {} equally fast.",
+            name(a),
+            name(b),
+            a.workload.model.name
+        ),
         Some((first, second)) => {
             let (fast, slow, ratio) = if first >= second {
                 (a, b, first / second)
