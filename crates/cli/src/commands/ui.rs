@@ -66,7 +66,8 @@ pub fn run(args: &UiArgs, out: &mut Output) -> Result<Exit, Failure> {
     if args.open {
         open(&served.url, out);
     }
-    let here = Here { name, choice, look };
+    let args = args.machine.clone();
+    let here = Here { name, args, look };
     listening.serve(Machines::new(here))
 }
 

@@ -63,7 +63,7 @@ pub async fn explain(State(page): State<Arc<Page>>, form: Multipart) -> Response
 /// Findings of the machine that the page started with.
 pub async fn doctor(State(page): State<Arc<Page>>) -> Response {
     work::answer(page, |page| {
-        let machine = page.machines.find(None)?;
+        let machine = page.machines.look(None)?;
         let Some(snapshot) = &machine.snapshot else {
             let what = format!(
                 "{} is no snapshot: there is too little to judge",

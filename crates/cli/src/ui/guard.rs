@@ -22,7 +22,7 @@ pub const REQUEST: Duration = Duration::from_secs(120);
 /// Styles inside drawings are the program's own, and nothing else on the page is. Scripts come from
 /// the server alone, and put text into the page by one policy of their own (`assets/dom.js`).
 const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self' 'unsafe-inline'; \
-     img-src 'self' data:; connect-src 'self'; base-uri 'none'; form-action 'none'; \
+     img-src 'self'; connect-src 'self'; base-uri 'none'; form-action 'none'; \
      frame-ancestors 'none'; require-trusted-types-for 'script'; trusted-types crowfly";
 
 /// Names by which a browser on this machine reaches the loopback interface.

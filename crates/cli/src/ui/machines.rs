@@ -4,6 +4,7 @@
 use std::collections::VecDeque;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
 
 use crowfly_plan::catalog::Catalog;
 use crowfly_plan::layout::Layout;
@@ -12,10 +13,12 @@ use crowfly_route::topology::Topology;
 use serde::Serialize;
 
 use crate::failure::{Exit, Failure};
-use crate::machine;
+use crate::machine::{self, DescribedMachineArgs};
 
 /// Machines that were dropped in and are kept; an older one is forgotten.
 const MAX_GIVEN: usize = 8;
+/// A live machine that was looked at longer ago is looked at again when somebody wants to see it.
+const FRESH: Duration = Duration::from_secs(5);
 const HERE: &str = "here";
 const SERVER: &str = "server:";
 const FILE: &str = "file:";
@@ -40,10 +43,26 @@ pub struct Machine {
 pub struct Here {
     /// What it is called.
     pub name: String,
-    /// As [`Machine::choice`].
-    pub choice: Option<(&'static str, String)>,
-    /// What is seen of it, or why nothing is.
-    pub look: Result<(Topology, Option<Snapshot>), Failure>,
+    /// How it was chosen.
+    pub args: DescribedMachineArgs,
+    /// What was seen of it, or why nothing was.
+    pub look: Look,
+}
+
+/// What is seen of a machine.
+pub type Look = Result<(Topology, Option<Snapshot>), Failure>;
+
+impl Here {
+    fn machine(&self, look: Look) -> Result<Arc<Machine>, Failure> {
+        let (topology, snapshot) = look?;
+        Ok(Arc::new(Machine {
+            id: HERE.into(),
+            name: self.name.clone(),
+            topology,
+            snapshot,
+            choice: self.args.choice(),
+        }))
+    }
 }
 
 /// A machine among others.
@@ -59,40 +78,44 @@ pub struct Choice {
 /// All machines.
 #[derive(Debug)]
 pub struct Machines {
-    here: Result<Arc<Machine>, Failure>,
-    here_name: String,
+    origin: Here,
+    here: Mutex<(Instant, Result<Arc<Machine>, Failure>)>,
     given: Mutex<VecDeque<Arc<Machine>>>,
 }
 
 impl Machines {
     /// With the machine at hand.
     pub fn new(here: Here) -> Self {
-        let machine = here.look.map(|(topology, snapshot)| {
-            Arc::new(Machine {
-                id: HERE.into(),
-                name: here.name.clone(),
-                topology,
-                snapshot,
-                choice: here.choice,
-            })
-        });
+        let machine = here.machine(here.look.clone());
         Self {
-            here: machine,
-            here_name: here.name,
+            origin: here,
+            here: Mutex::new((Instant::now(), machine)),
             given: Mutex::new(VecDeque::new()),
         }
+    }
+
+    /// As [`Machines::find`]; the machine at hand is looked at again where it is live.
+    pub fn look(&self, id: Option<&str>) -> Result<Arc<Machine>, Failure> {
+        if id.unwrap_or(HERE) != HERE || self.origin.args.choice().is_some() {
+            return self.find(id);
+        }
+        let mut here = locked(&self.here);
+        if here.0.elapsed() > FRESH {
+            *here = (Instant::now(), self.origin.machine(self.origin.args.look()));
+        }
+        here.1.clone()
     }
 
     /// The machine of an id, the one at hand where there is none.
     pub fn find(&self, id: Option<&str>) -> Result<Arc<Machine>, Failure> {
         let id = id.unwrap_or(HERE);
         if id == HERE {
-            return self.here.as_ref().map(Arc::clone).map_err(Clone::clone);
+            return locked(&self.here).1.clone();
         }
         if let Some(server) = id.strip_prefix(SERVER) {
             return catalogued(server).map(Arc::new);
         }
-        let given = self.given();
+        let given = locked(&self.given);
         let found = given.iter().find(|machine| machine.id == id);
         found.map(Arc::clone).ok_or_else(|| {
             let what = format!("the page has no machine `{id}`");
@@ -114,7 +137,7 @@ impl Machines {
             snapshot,
             choice: Some(("--from", name.to_owned())),
         });
-        let mut given = self.given();
+        let mut given = locked(&self.given);
         given.retain(|other| other.id != machine.id);
         given.truncate(MAX_GIVEN - 1);
         given.push_front(Arc::clone(&machine));
@@ -123,13 +146,13 @@ impl Machines {
 
     /// Those that the page offers.
     pub fn choices(&self, catalog: &Catalog) -> Vec<Choice> {
+        let found = locked(&self.here).1.clone();
         let here = Choice {
             id: HERE.into(),
-            name: self.here_name.clone(),
-            missing: self.here.as_ref().err().map(|f| f.message().to_owned()),
+            name: self.origin.name.clone(),
+            missing: found.err().map(|failure| failure.message().to_owned()),
         };
-        let given: Vec<Choice> = self
-            .given()
+        let given: Vec<Choice> = locked(&self.given)
             .iter()
             .map(|machine| Choice {
                 id: machine.id.clone(),
@@ -146,10 +169,10 @@ impl Machines {
         });
         std::iter::once(here).chain(given).chain(servers).collect()
     }
+}
 
-    fn given(&self) -> MutexGuard<'_, VecDeque<Arc<Machine>>> {
-        self.given.lock().unwrap_or_else(PoisonError::into_inner)
-    }
+fn locked<T>(what: &Mutex<T>) -> MutexGuard<'_, T> {
+    what.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 fn catalogued(server: &str) -> Result<Machine, Failure> {

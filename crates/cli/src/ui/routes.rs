@@ -88,7 +88,7 @@ struct Beat {
 /// A machine of those that there are.
 pub async fn machine(State(page): State<Arc<Page>>, Query(about): Query<AboutMachine>) -> Response {
     work::answer(page, move |page| {
-        let machine = page.machines.find(about.machine.as_deref())?;
+        let machine = page.machines.look(about.machine.as_deref())?;
         shown(&machine)
     })
     .await

@@ -187,6 +187,9 @@ fn given_a_dropped_machine_its_obstacles_stand_there_with_their_fixes() {
         tiles, 1,
         "the device that has the batch is marked in the drawing"
     );
+    let offered =
+        "[...document.querySelectorAll('[name=server] option')].map((o) => o.textContent)";
+    assert!(browser.value(offered).to_string().contains("nccl.xml"));
     browser.choose(
         "#machine-file",
         &[concat!(env!("CARGO_MANIFEST_DIR"), "/Cargo.toml")],

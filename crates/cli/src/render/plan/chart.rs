@@ -144,6 +144,8 @@ impl Serialize for Sheet {
 struct Heading {
     title: &'static str,
     number: bool,
+    /// Whether its cells are sentences.
+    words: bool,
 }
 
 impl Serialize for SheetTable {
@@ -151,6 +153,7 @@ impl Serialize for SheetTable {
         let heading = |column: &Column| Heading {
             title: column.title(),
             number: matches!(column, Column::Number(_)),
+            words: matches!(column, Column::Flexible(_)),
         };
         let columns: Vec<Heading> = self.columns.iter().map(heading).collect();
         let rows: Vec<Vec<&str>> = self
@@ -198,7 +201,10 @@ mod tests {
             "verdict": "So it is.",
             "tables": [{
                 "title": "T",
-                "columns": [{"title": "what", "number": false}, {"title": "time", "number": true}],
+                "columns": [
+                    {"title": "what", "number": false, "words": false},
+                    {"title": "time", "number": true, "words": false},
+                ],
                 "rows": [["a", "613 ms"]],
             }],
             "charts": [], "notes": [], "doubts": [],

@@ -40,7 +40,7 @@ export const options = (select, choices) =>
 
 // Rows of cells as the server worded them.
 export function table(columns, rows) {
-  const kind = (index) => (columns[index].number ? { class: 'num' } : {});
+  const kind = (index) => ({ class: columns[index].number ? 'num' : columns[index].words ? 'words' : null });
   return el('div', { class: 'wide', tabindex: '0' }, el('table', {},
     el('thead', {}, el('tr', {}, ...columns.map((column, index) =>
       el('th', { scope: 'col', ...kind(index) }, column.title)))),

@@ -28,16 +28,14 @@ const MACHINE = 'machine:';
 const form = () => byId('plan-form');
 const field = (name) => form().elements.namedItem(name);
 const asks = new Map(['plan', ...Object.keys(ASKED)].map((name) => [name, latest()]));
+let servers = [];
 let gpusPerServer = 8;
 let timer;
 
 export function start(about) {
   const unsure = ({ id, verified }) => [id, verified ? id : `${id} (unverified)`];
-  options(field('server'), [
-    ...about.machines.filter(({ id, missing }) => !missing && !id.startsWith('server:'))
-      .map(({ id, name }) => [`${MACHINE}${id}`, name]),
-    ...about.servers.map(unsure),
-  ]);
+  servers = about.servers.map(unsure);
+  offered(about.machines);
   options(field('model'), about.models.map(unsure));
   options(field('storage'), [['', 'one of each class'], ...about.storage.map(unsure)]);
   options(field('nic-gbps'), [['', 'of the server'], ...about.adapters.map((gbps) => [String(gbps), String(gbps)])]);
@@ -49,6 +47,14 @@ export function start(about) {
     details.addEventListener('toggle', () => details.open && more(details));
   }
   byId('copy-link').addEventListener('click', copy);
+}
+
+// The servers to choose from: machines that were looked at, and those of the catalogue.
+export function offered(machines) {
+  const chosen = field('server').value;
+  const seen = machines.filter(({ id, missing }) => !missing && !id.startsWith('server:'));
+  options(field('server'), [...seen.map(({ id, name }) => [`${MACHINE}${id}`, name]), ...servers]);
+  field('server').value = chosen || FIRST.server;
 }
 
 function changed({ target }) {
@@ -107,10 +113,10 @@ async function show(name, path, pairs, error, into, fill) {
 }
 
 async function answer() {
-  const servers = Number(field('servers').value);
+  const count = Number(field('servers').value);
   const slider = byId('servers-slider');
-  slider.value = String(Math.round(Math.log2(Math.max(servers, 1))));
-  slider.setAttribute('aria-valuetext', `${servers} servers, ${servers * gpusPerServer} GPUs`);
+  slider.value = String(Math.round(Math.log2(Math.max(count, 1))));
+  slider.setAttribute('aria-valuetext', `${count} servers, ${count * gpusPerServer} GPUs`);
   if (!byId('plan').hidden) write('plan', given());
   const asked = only(ASKED.sweep);
   for (const kind of ['json', 'csv', 'markdown', 'svg']) {

@@ -4,6 +4,7 @@ import { ask, isGivenUp, latest, send } from './ask.js';
 import { byId, drawn, el, options, table } from './dom.js';
 import { drops } from './drop.js';
 import { write } from './link.js';
+import { offered } from './plan.js';
 import { Player } from './player.js';
 import { stage } from './stage.js';
 
@@ -64,6 +65,7 @@ async function take(files) {
     const found = await send('machine', file, { 'x-crowfly-name': name });
     choices = [choices[0], { id: found.id, name: found.name }, ...choices.slice(1).filter(({ id }) => id !== found.id)];
     offer();
+    offered(choices);
     await choose({ machine: found.id });
   } catch (error) {
     said(`${file.name}: ${error.message}`);

@@ -126,9 +126,7 @@ class Stage {
     const ram = { ...inside, y: at(RAM.top, RAM.height), height: RAM.height };
     this.rect('ram', ram, 6);
     const cpu = { ...inside, y: at(CPU.top, CPU.height), height: CPU.height };
-    this.link(x + SERVER.width / 2, ram, cpu);
-    this.cpus.set(side, this.rect('cpu', cpu, 6));
-    this.text(x + SERVER.width / 2, cpu.y + 21, 'CPU, root complex', 'name');
+    this.cpu(side, cpu, ram);
     const memory = stops.filter(({ inner }) => inner.at === 'host');
     if (memory.length === 0) this.text(x + SERVER.width / 2, ram.y + 36, 'host RAM: not touched', 'note');
     memory.forEach((stop, index) => {
@@ -158,6 +156,20 @@ class Stage {
       });
       place += members.length;
     }
+  }
+
+  // The CPU; two of them, and the link between, where a hop crosses it.
+  cpu(side, box, ram) {
+    const crossed = this.hops.some(({ from, crosses }) => stopOf(from).side === side && crosses.some(({ kind }) => kind === 'socket'));
+    const width = crossed ? (box.width - 44) / 2 : box.width;
+    const halves = crossed ? [box.x, box.x + box.width - width] : [box.x];
+    const rects = halves.map((x) => {
+      this.link(x + width / 2, ram, box);
+      return this.rect('cpu', { ...box, x, width }, 6);
+    });
+    halves.forEach((x) => this.text(x + width / 2, box.y + 21, crossed ? 'CPU' : 'CPU, root complex', 'name'));
+    if (crossed) this.text(box.x + box.width / 2, box.y - 8, 'socket to socket', 'note');
+    this.cpus.set(side, rects);
   }
 
   rect(name, { x, y, width, height }, round) {
@@ -247,6 +259,6 @@ export function stage(element, { hops, class: straightness, title }, narrow) {
     const here = moving?.from ?? hops.at(-1).to;
     for (const [key, { rect }] of set.spots) rect.classList.toggle('at', key === stopOf(here).key);
     const busy = part > 0 && moving?.carrier.by === 'cpu' ? stopOf(moving.from).side : '';
-    for (const [side, rect] of set.cpus) rect.classList.toggle('busy', side === busy);
+    for (const [side, rects] of set.cpus) rects[0].classList.toggle('busy', side === busy);
   };
 }
