@@ -1,8 +1,10 @@
 //! Setting a transfer up: which way each range goes, where it lands, how many workers carry it.
 
+use std::collections::HashMap;
 use std::ops::Range;
 use std::sync::Arc;
 
+use crowfly_machine::gpu_storage::StorageFile;
 use crowfly_machine::{huge_pages, limits, usage};
 use crowfly_route::hop::{Candidate, Class};
 use crowfly_route::obstacle::{Code, Fix, Obstacle};
@@ -12,12 +14,14 @@ use crowfly_route::units::Bytes;
 
 use crate::digest::GRID;
 use crate::error::TransferError;
+use crate::gpu::{DeviceMemory, Gpu};
 use crate::io::Direction;
 use crate::io::uring;
 use crate::job::{Job, Landing, Lane, Ledger};
 use crate::memory::{BLOCK, HUGE_PAGE, Memory, MemoryError, MemoryKind, Region};
-use crate::receipt::{Account, Before};
-use crate::request::{Destination, Request, Settings, Verify};
+use crate::receipt::{Account, Before, Counted};
+use crate::request::{Destination, Piece, Request, Settings, Verify};
+use crate::source::Source;
 use crate::transfer::Transfer;
 use crate::tune::Tuner;
 use crate::work::{Chunk, Terms, Way, cut};
@@ -92,11 +96,20 @@ impl Engine {
         let mut chunks = Vec::new();
         for (index, piece) in request.pieces.iter().enumerate() {
             let cached = |range: &Range<u64>| piece.source.cached(range);
+            let by_storage = lanes
+                .get(index)
+                .is_some_and(|lane| lane.landing.by_storage());
             let terms = Terms {
                 direct: terms.direct && piece.source.direct().is_some(),
+                straight: if by_storage {
+                    Way::Storage
+                } else {
+                    Way::Direct
+                },
                 cache: terms.cache,
                 map: terms.map,
-                prefer_cache: terms.prefer_cache,
+                // The drive's own DMA is worth more than a copy and a hop through host memory.
+                prefer_cache: terms.prefer_cache && !by_storage,
                 cached: &cached,
             };
             cut(index, piece.range.clone(), &terms, &mut chunks);
@@ -106,6 +119,13 @@ impl Engine {
             fits(&chunks)?;
         }
         let strict = request.policy == Policy::Require;
+        if let (true, Destination::Gpu(gpu)) = (strict, &request.destination)
+            && chunks.iter().any(|chunk| chunk.way != Way::Storage)
+        {
+            let mut obstacles = gpu.storage_obstacles().to_vec();
+            obstacles.extend(setup.obstacles);
+            return Err(refused(&request, obstacles));
+        }
         let plan = self.staffing(&request, &chunks);
         let mut job = Job::new(Direction::Read, lanes, chunks, plan.tuner);
         job.strict = strict;
@@ -127,9 +147,16 @@ impl Engine {
             ceiling: request.ceiling,
             pieces: request.pieces,
             before,
+            storage: match &request.destination {
+                Destination::Gpu(gpu) => gpu.storage().map(Counted::from_now),
+                _ => None,
+            },
         };
-        let transit = matches!(request.destination, Destination::Transit(_));
-        let ring = transit.then_some(plan.slots);
+        let buffered = matches!(
+            request.destination,
+            Destination::Transit(_) | Destination::Gpu(_)
+        );
+        let ring = buffered.then_some(plan.slots);
         Transfer::start(
             job,
             plan.workers,
@@ -154,6 +181,7 @@ impl Engine {
     ) -> Result<(Vec<Lane>, Vec<Region>), TransferError> {
         let mut regions = Vec::new();
         let mut lanes = Vec::new();
+        let mut files = StorageFiles::for_request(request, setup);
         for (index, piece) in request.pieces.iter().enumerate() {
             let grain = match request.destination {
                 Destination::Host(_) => HUGE_PAGE,
@@ -175,7 +203,24 @@ impl Engine {
                     memory: Memory::peer(*address, length as usize)?,
                     shift: -(origin as i64),
                 },
+                Destination::Gpu(gpu) => Landing::Gpu {
+                    memory: on_gpu(gpu, length as usize)?,
+                    shift: -(origin as i64),
+                    file: files.of(piece, setup),
+                },
             };
+            if let Landing::Gpu { memory, .. } = &landing {
+                let range =
+                    (piece.range.start - origin) as usize..(piece.range.end - origin) as usize;
+                let index = match &request.destination {
+                    Destination::Gpu(gpu) => gpu.index(),
+                    _ => 0,
+                };
+                regions.push(Region::new(
+                    Memory::of_gpu(index, Arc::clone(memory))?,
+                    range,
+                ));
+            }
             if let Landing::Region { memory, .. } = &landing {
                 if let Some(obstacle) = no_huge_pages(memory.kind()) {
                     setup.meet(obstacle);
@@ -209,7 +254,9 @@ impl Engine {
             })
         };
         let direct = chunks.iter().any(|c| c.way == Way::Direct);
-        let forced = request.path == Some(Path::Threads);
+        // The storage library moves one request at a time for each thread.
+        let by_storage = chunks.iter().any(|c| c.way == Way::Storage);
+        let forced = request.path == Some(Path::Threads) || by_storage;
         let blocking =
             forced || (direct && uring::refusal().is_some()) || (!direct && cold_copies());
         let most = if blocking {
@@ -218,7 +265,8 @@ impl Engine {
             MAX_RINGS.min(cores)
         };
         let budget = (self.settings.budget.0.saturating_sub(OVERHEAD) / GRID) as usize;
-        let keeps = !matches!(request.destination, Destination::Transit(_));
+        let to_gpu = matches!(request.destination, Destination::Gpu(_));
+        let keeps = !to_gpu && !matches!(request.destination, Destination::Transit(_));
         let workers = self
             .settings
             .workers
@@ -243,10 +291,15 @@ impl Engine {
             .settings
             .depth
             .map_or(limit, |depth| depth.clamp(1, 1024));
+        // While one buffer is being filled, another one is copied to the GPU.
+        let buffers = match to_gpu {
+            true => (2 * most_in_flight).min(budget.max(2 * workers)),
+            false => most_in_flight,
+        };
         Staffing {
             workers,
             blocking,
-            slots: (most_in_flight / workers).max(1),
+            slots: (buffers / workers).max(1),
             tuner,
         }
     }
@@ -275,8 +328,12 @@ impl Allowed {
         }
         let to_host = matches!(request.destination, Destination::Host(_));
         let to_peer = matches!(request.destination, Destination::Peer(_));
+        let to_gpu = matches!(request.destination, Destination::Gpu(_));
         let (direct, cache, map, prefer_cache) = match (request.policy, request.path) {
             (Policy::Socket, _) => return Err(refused(request, Vec::new())),
+            (_, Some(Path::Staged)) => (true, true, false, false),
+            // Through host memory on purpose, and by the straightest way there is to it.
+            (Policy::Staged, None) if to_gpu => (true, true, false, true),
             (_, Some(Path::Mapped)) => (false, true, true, true),
             (_, Some(Path::Cached)) | (Policy::Staged, _) => (false, true, false, true),
             (Policy::Require, _) => (true, false, false, false),
@@ -285,7 +342,10 @@ impl Allowed {
             (_, None) => (true, true, to_host, !to_peer),
         };
         let needs_direct = request.policy == Policy::Require
-            || matches!(request.path, Some(Path::Direct | Path::Peer));
+            || matches!(
+                request.path,
+                Some(Path::Direct | Path::Peer | Path::CuFile | Path::HipFile)
+            );
         if needs_direct {
             let without = request
                 .pieces
@@ -314,17 +374,27 @@ impl Allowed {
         let reaches = |path: &Path| match request.destination {
             // Files do not arrive over a fabric.
             _ if Path::FABRIC.contains(path) => false,
+            Destination::Gpu(_) => Path::GPU.contains(path),
+            _ if !Path::STORAGE.contains(path) => false,
             Destination::Host(_) => *path != Path::Peer,
             Destination::Peer(_) => *path != Path::Mapped,
             Destination::Transit(_) => ![Path::Peer, Path::Mapped].contains(path),
         };
+        let staged = |path: &Path| match request.destination {
+            Destination::Gpu(_) => [Path::Staged, Path::Cached].contains(path),
+            _ => *path == Path::Cached,
+        };
         let agrees = |path: &Path| match request.policy {
-            Policy::Require => *path != Path::Cached,
+            Policy::Require => !staged(path),
             Policy::Prefer => true,
-            Policy::Staged => *path == Path::Cached,
+            Policy::Staged => staged(path),
             Policy::Socket => false,
         };
-        let able = Path::STORAGE.into_iter().filter(reaches);
+        let ways = match request.destination {
+            Destination::Gpu(_) => Path::GPU.as_slice(),
+            _ => Path::STORAGE.as_slice(),
+        };
+        let able = ways.iter().copied().filter(reaches);
         if !reaches(&path) {
             let to = match request.destination {
                 Destination::Transit(_) => "a ring of buffers".to_owned(),
@@ -341,6 +411,69 @@ impl Allowed {
             path,
             able: able.filter(agrees).collect(),
         })
+    }
+}
+
+/// New memory of a GPU.
+fn on_gpu(gpu: &Gpu, bytes: usize) -> Result<Arc<DeviceMemory>, MemoryError> {
+    DeviceMemory::allocate(gpu.device(), bytes).map_err(|source| MemoryError::Gpu {
+        gpu: gpu.index(),
+        bytes,
+        source,
+    })
+}
+
+/// The files of a request as the storage library of its GPU's maker knows them, each registered
+/// once.
+struct StorageFiles<'g> {
+    gpu: Option<&'g Gpu>,
+    known: HashMap<*const Source, Option<Arc<StorageFile>>>,
+}
+
+impl<'g> StorageFiles<'g> {
+    /// None are registered where another way is asked for.
+    fn for_request(request: &'g Request, setup: &mut Ledger) -> Self {
+        let gpu = match &request.destination {
+            Destination::Gpu(gpu) => Some(&**gpu),
+            _ => None,
+        };
+        let asked = match request.path {
+            None => request.policy != Policy::Staged,
+            Some(path) => gpu.is_some_and(|gpu| path == gpu.storage_path()),
+        };
+        let gpu = gpu.filter(|_| asked);
+        if let Some(gpu) = gpu {
+            for obstacle in gpu.storage_obstacles() {
+                setup.meet(obstacle.clone());
+            }
+        }
+        Self {
+            gpu,
+            known: HashMap::new(),
+        }
+    }
+
+    fn of(&mut self, piece: &Piece, setup: &mut Ledger) -> Option<Arc<StorageFile>> {
+        let driver = self.gpu?.storage()?;
+        let direct = piece.source.direct()?;
+        let registered = self.known.entry(Arc::as_ptr(&piece.source));
+        let file = registered.or_insert_with(|| match driver.register(Arc::clone(&direct.file)) {
+            Ok(file) => Some(file),
+            Err(error) => {
+                setup.meet(
+                    Obstacle::blocks(
+                        Code::FileNotRegistered,
+                        format!("the storage library refuses {}", piece.source.name()),
+                    )
+                    .seen("handle register", error.to_string())
+                    .fixed_by(Fix::by_hand(
+                        "Keep it on ext4 with data=ordered or xfs, on NVMe drives.",
+                    )),
+                );
+                None
+            }
+        });
+        file.clone()
     }
 }
 

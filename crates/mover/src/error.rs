@@ -2,6 +2,8 @@
 
 use std::io;
 
+use crowfly_machine::gpu::GpuError;
+use crowfly_machine::gpu_storage::StorageError;
 use crowfly_route::obstacle::Obstacle;
 use crowfly_route::place::Place;
 use crowfly_route::policy::Policy;
@@ -176,6 +178,26 @@ pub enum TransferError {
         /// The kernel's answer.
         source: io::Error,
     },
+    /// A GPU failed.
+    #[error("cannot move {path} at {offset} to or from the GPU: {source}")]
+    Gpu {
+        /// The path of the file on the other side, or the place of the other memory.
+        path: String,
+        /// Offset of the bytes that could not be moved.
+        offset: u64,
+        /// The runtime's answer.
+        source: GpuError,
+    },
+    /// The storage library of a GPU's maker refused, and no other way was allowed.
+    #[error("cannot move {path} at {offset} by the GPU's storage library: {source}")]
+    Storage {
+        /// The file's path.
+        path: String,
+        /// Offset of the bytes that could not be moved.
+        offset: u64,
+        /// The library's answer.
+        source: StorageError,
+    },
     /// A worker thread died; its memory was kept until the devices were done with it.
     #[error("a worker thread of the transfer died")]
     WorkerDied,
@@ -217,6 +239,8 @@ impl TransferError {
             Self::FileTooLarge { .. } => "file-too-large",
             Self::Memory(error) => error.code(),
             Self::Setup { .. } => "setup-failed",
+            Self::Gpu { source, .. } => source.code(),
+            Self::Storage { source, .. } => source.code(),
             Self::WorkerDied => "worker-died",
             Self::Differs { .. } => "data-differs",
             Self::Cancelled => "cancelled",

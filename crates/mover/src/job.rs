@@ -7,6 +7,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use crowfly_machine::gpu::{DeviceMemory, Gpu};
+use crowfly_machine::gpu_storage::StorageFile;
 use crowfly_route::obstacle::Obstacle;
 use crowfly_route::receipt::CpuSeconds;
 use crowfly_route::units::BytesPerSecond;
@@ -43,17 +45,48 @@ pub(crate) enum Landing {
     Region { memory: Arc<Memory>, shift: i64 },
     /// In a ring of buffers that are used again and again.
     Ring,
+    /// In a GPU's memory, `shift` bytes further than in the file.
+    Gpu {
+        memory: Arc<DeviceMemory>,
+        shift: i64,
+        /// The file as the storage library of the GPU's maker knows it.
+        file: Option<Arc<StorageFile>>,
+    },
 }
 
 impl Landing {
-    /// The memory for a range of file offsets; `None` for the ring.
+    /// The part of a GPU's memory for a range of file offsets; `None` of other memory.
+    pub(crate) fn device_range(&self, span: &Range<u64>) -> Option<Range<usize>> {
+        match self {
+            Self::Gpu { shift, .. } => {
+                let at = |offset: u64| offset.wrapping_add_signed(*shift) as usize;
+                Some(at(span.start)..at(span.end))
+            }
+            _ => None,
+        }
+    }
+
+    /// Whether the storage library of a GPU's maker knows the file.
+    pub(crate) const fn by_storage(&self) -> bool {
+        matches!(self, Self::Gpu { file: Some(_), .. })
+    }
+
+    /// The GPU whose memory it is.
+    pub(crate) fn gpu(&self) -> Option<&Arc<Gpu>> {
+        match self {
+            Self::Gpu { memory, .. } => Some(memory.gpu()),
+            _ => None,
+        }
+    }
+
+    /// The memory for a range of file offsets; `None` where it is a buffer's.
     pub(crate) fn target(&self, span: &Range<u64>) -> Option<Target> {
         match self {
             Self::Region { memory, shift } => {
                 let at = |offset: u64| offset.wrapping_add_signed(*shift) as usize;
                 Some(memory.target(at(span.start)..at(span.end)))
             }
-            Self::Ring => None,
+            Self::Ring | Self::Gpu { .. } => None,
         }
     }
 
@@ -61,7 +94,8 @@ impl Landing {
     pub(crate) fn is_plain(&self) -> bool {
         match self {
             Self::Region { memory, .. } => matches!(memory.kind(), MemoryKind::Host { .. }),
-            Self::Ring => true,
+            // What a core looks at is the buffer that the bytes pass.
+            Self::Ring | Self::Gpu { .. } => true,
         }
     }
 }
@@ -274,6 +308,11 @@ impl Job {
 
     pub(crate) fn chunks(&self) -> &[Chunk] {
         &self.chunks
+    }
+
+    /// The GPU whose memory the bytes go to or come from.
+    pub(crate) fn gpu(&self) -> Option<&Arc<Gpu>> {
+        self.lanes.iter().find_map(|lane| lane.landing.gpu())
     }
 
     pub(crate) fn landed(&self, bytes: u64) {

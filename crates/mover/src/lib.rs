@@ -12,6 +12,7 @@ pub mod digest;
 mod engine;
 mod error;
 pub mod fabric;
+pub mod gpu;
 mod io;
 mod job;
 mod memory;

@@ -12,6 +12,8 @@ use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use crowfly_machine::gpu::{DeviceMemory, GpuError};
+use crowfly_machine::verbs::Pinned;
 use crowfly_route::place::Place;
 use crowfly_route::units::{NumaNode, PciAddress};
 use rustix::mm::{Advice, MapFlags, ProtFlags};
@@ -43,6 +45,8 @@ pub enum MemoryKind {
     },
     /// A BAR published for peer-to-peer DMA by this function.
     Peer(PciAddress),
+    /// Memory of this GPU, numbered in PCI address order, which no core can touch.
+    Gpu(u32),
 }
 
 /// Why memory could not be had.
@@ -75,6 +79,16 @@ pub enum MemoryError {
         /// The kernel's answer; ENOMEM and EINVAL mean that the pool is used up.
         source: io::Error,
     },
+    /// The GPU has none left.
+    #[error("cannot take {bytes} bytes of the memory of gpu:{gpu}: {source}")]
+    Gpu {
+        /// The GPU.
+        gpu: u32,
+        /// How much was asked for.
+        bytes: usize,
+        /// The runtime's answer.
+        source: GpuError,
+    },
 }
 
 impl MemoryError {
@@ -83,6 +97,7 @@ impl MemoryError {
         match self {
             Self::Host { .. } | Self::NoRoom { .. } => "no-host-memory",
             Self::Peer { .. } => "no-peer-memory",
+            Self::Gpu { .. } => "no-gpu-memory",
         }
     }
 }
@@ -95,9 +110,30 @@ pub(crate) struct Memory {
     kind: MemoryKind,
     /// Whether pages of a file were laid over part of it.
     follows_file: AtomicBool,
-    _allocator: Option<OwnedFd>,
-    /// Whose mapping it is, where it is not this type's own.
-    lender: Option<Arc<Backing>>,
+    owner: Owner,
+}
+
+/// Who gives the memory back.
+#[derive(Debug)]
+enum Owner {
+    /// It is a mapping of this process's own, for instance of an allocator's file.
+    Mapping(#[expect(dead_code, reason = "held for its drop")] Option<OwnedFd>),
+    /// It is the fabric's.
+    Fabric(#[expect(dead_code, reason = "held for its drop")] Arc<Backing>),
+    /// It is a GPU's.
+    Gpu(Arc<DeviceMemory>),
+}
+
+// SAFETY: the mapping stays at its address as long as the value lives; the disjoint `Target`s handed
+// out decide who may write which part.
+unsafe impl Pinned for Memory {
+    fn address(&self) -> u64 {
+        self.base.as_ptr() as u64
+    }
+
+    fn len(&self) -> usize {
+        self.len
+    }
 }
 
 // SAFETY: the mapping is plain memory without thread affinity; who may write which part is decided
@@ -108,7 +144,7 @@ unsafe impl Sync for Memory {}
 
 impl Drop for Memory {
     fn drop(&mut self) {
-        if self.lender.is_some() {
+        if !matches!(self.owner, Owner::Mapping(_)) {
             return;
         }
         // SAFETY: the mapping was made by this type with exactly this base and length, and no
@@ -163,8 +199,7 @@ impl Memory {
                 huge: huge.is_ok(),
             },
             follows_file: AtomicBool::new(false),
-            _allocator: None,
-            lender: None,
+            owner: Owner::Mapping(None),
         }))
     }
 
@@ -202,9 +237,35 @@ impl Memory {
             len: rounded,
             kind: MemoryKind::Peer(address),
             follows_file: AtomicBool::new(false),
-            _allocator: Some(fd),
-            lender: None,
+            owner: Owner::Mapping(Some(fd)),
         }))
+    }
+
+    /// Memory of a GPU. What is written to or read from it goes by the GPU.
+    ///
+    /// # Errors
+    /// When the memory has no address, which none has.
+    pub(crate) fn of_gpu(gpu: u32, memory: Arc<DeviceMemory>) -> Result<Arc<Self>, MemoryError> {
+        let base = NonNull::new(memory.address() as *mut u8);
+        let base = base.ok_or(MemoryError::Host {
+            bytes: memory.len(),
+            source: io::Error::from(io::ErrorKind::AddrNotAvailable),
+        })?;
+        Ok(Arc::new(Self {
+            base,
+            len: memory.len(),
+            kind: MemoryKind::Gpu(gpu),
+            follows_file: AtomicBool::new(false),
+            owner: Owner::Gpu(memory),
+        }))
+    }
+
+    /// The GPU's memory that this is.
+    pub(crate) const fn device(&self) -> Option<&Arc<DeviceMemory>> {
+        match &self.owner {
+            Owner::Gpu(memory) => Some(memory),
+            Owner::Mapping(_) | Owner::Fabric(_) => None,
+        }
     }
 
     /// Memory that is registered with the fabric, so that what storage reads can leave from where
@@ -219,8 +280,7 @@ impl Memory {
             len: backing.len(),
             kind: MemoryKind::Host { numa, huge: false },
             follows_file: AtomicBool::new(false),
-            _allocator: None,
-            lender: Some(Arc::clone(backing)),
+            owner: Owner::Fabric(Arc::clone(backing)),
         }))
     }
 
@@ -283,6 +343,23 @@ impl Target {
     pub(crate) fn pointer(&self) -> *mut u8 {
         // SAFETY: the range was checked to lie inside the mapping when the target was made.
         unsafe { self.memory.base.as_ptr().add(self.range.start) }
+    }
+
+    /// The memory that this is a part of, and which part.
+    pub(crate) const fn memory(&self) -> &Arc<Memory> {
+        &self.memory
+    }
+
+    /// Which part of the memory.
+    pub(crate) const fn range(&self) -> Range<usize> {
+        self.range.start..self.range.end
+    }
+
+    /// Sets every byte of a part that the request owns.
+    pub(crate) fn fill(&self, byte: u8) {
+        // SAFETY: inside our own mapping, which is host memory; the request owns the part, so no
+        // references to it exist and no device has it in flight.
+        unsafe { self.pointer().write_bytes(byte, self.len()) };
     }
 
     /// The rest of this part, from `skip` bytes on.

@@ -69,6 +69,7 @@ pub(crate) fn read(
     let cached = |range: &Range<u64>| source.cached(range);
     let terms = Terms {
         direct: source.direct().is_some(),
+        straight: Way::Direct,
         cache: !strict,
         map: false,
         prefer_cache: !strict,
@@ -128,6 +129,7 @@ pub(crate) fn write(
     };
     let terms = Terms {
         direct: direct.is_some(),
+        straight: Way::Direct,
         cache: true,
         map: false,
         prefer_cache: false,
@@ -220,7 +222,7 @@ pub(crate) fn shares(ledger: &Ledger) -> Vec<Share> {
         }
     };
     let by = |way: &Way| match way {
-        Way::Direct => (Path::Threads, Class::Direct),
+        Way::Direct | Way::Storage => (Path::Threads, Class::Direct),
         Way::Map => (Path::Mapped, Class::Direct),
         Way::Copy => (Path::Cached, Class::Staged),
     };

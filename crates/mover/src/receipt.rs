@@ -19,6 +19,10 @@ use crate::memory::Memory;
 use crate::request::{Piece, Verify};
 use crate::work::Way;
 
+mod storage;
+
+pub(crate) use storage::Counted;
+
 /// What the page cache held before the transfer, by piece.
 pub(crate) struct Before(Vec<Option<u64>>);
 
@@ -48,6 +52,8 @@ pub(crate) struct Account {
     pub ceiling: Option<Capacity>,
     pub pieces: Vec<Piece>,
     pub before: Before,
+    /// What the storage library of a GPU's maker had counted before, where it is used.
+    pub storage: Option<Counted>,
 }
 
 impl Account {
@@ -58,10 +64,11 @@ impl Account {
         let mut ledger = job.take_ledger();
         let through_cache = self.grown(&mut ledger);
         let verification = self.verify(job)?;
-        let mut shares = self.shares(&ledger, through_cache);
+        let verdict = self.by_storage(job, &mut ledger)?;
+        let mut shares = self.shares(&ledger, through_cache, verdict);
         shares.sort_by_key(|share| std::cmp::Reverse(share.bytes));
         let path = shares.first().map_or(Path::Direct, |share| share.path);
-        let route = self.route(path);
+        let route = self.route(path, verdict);
         let ceiling = route.ceiling().map(|c| c.capacity).or(self.ceiling.clone());
         Ok(Receipt {
             schema: RECEIPT_SCHEMA.into(),
@@ -73,8 +80,9 @@ impl Account {
             wall_seconds: job.wall().as_secs_f64(),
             cpu: ledger.cpu,
             ceiling,
-            obstacles: self.obstacles(&ledger, &shares),
+            obstacles: self.obstacles(&ledger, &shares, verdict),
             visibility: match &self.to {
+                Place::Gpu(_) => Visibility::NotNeeded("the GPU's copies, and the storage library's requests, were waited for".into()),
                 Place::Peer(_) => Visibility::NotNeeded("the drive's writes to the BAR completed before its completion entry (PCIe ordering)".into()),
                 _ => Visibility::NotNeeded("host memory is coherent with DMA".into()),
             },
@@ -117,7 +125,12 @@ impl Account {
         unexplained
     }
 
-    fn shares(&self, ledger: &Ledger, through_cache: u64) -> Vec<Share> {
+    fn shares(
+        &self,
+        ledger: &Ledger,
+        through_cache: u64,
+        verdict: Option<storage::Verdict>,
+    ) -> Vec<Share> {
         let mut shares = Vec::new();
         let reason = |code: Option<Code>| {
             let met = |code| ledger.obstacles.iter().find(|o: &&Obstacle| o.code == code);
@@ -149,6 +162,16 @@ impl Account {
                             because: Some(reason(Some(Code::NoDirectIo))),
                         });
                     }
+                    if self.on_gpu() {
+                        let staged = (bytes > 0).then(|| Share {
+                            path: Path::Staged,
+                            class: Class::Staged,
+                            bytes: Bytes(bytes),
+                            because: Some(self.why_staged(ledger)),
+                        });
+                        shares.extend(staged);
+                        continue;
+                    }
                     let threaded = ledger.by_threads.min(bytes);
                     let peer = [&self.from, &self.to]
                         .iter()
@@ -176,6 +199,10 @@ impl Account {
                     Some(reason(Some(Code::SlowFreshMemory))),
                 ),
                 Way::Copy => (Path::Cached, Class::Staged, Some(reason(None))),
+                Way::Storage => {
+                    let (class, because) = storage::class_of(verdict);
+                    (self.storage_path(), class, because)
+                }
             };
             if bytes > 0 {
                 shares.push(Share {
@@ -190,13 +217,22 @@ impl Account {
     }
 
     /// The route that a path stands for: the candidate that describes it, or a bare one.
-    fn route(&self, path: Path) -> Route {
-        described(path, &self.candidates)
+    fn route(&self, path: Path, verdict: Option<storage::Verdict>) -> Route {
+        let name = match path {
+            Path::CuFile => storage::route_name(verdict),
+            path => route_name(path),
+        };
+        described(name, &self.candidates)
             .cloned()
-            .unwrap_or_else(|| bare_route(path, &self.from, &self.to))
+            .unwrap_or_else(|| bare_route(path, name, &self.from, &self.to))
     }
 
-    fn obstacles(&self, ledger: &Ledger, shares: &[Share]) -> Vec<Obstacle> {
+    fn obstacles(
+        &self,
+        ledger: &Ledger,
+        shares: &[Share],
+        verdict: Option<storage::Verdict>,
+    ) -> Vec<Obstacle> {
         let mut all = ledger.obstacles.clone();
         let mut add = |obstacle: &Obstacle| {
             if !all.iter().any(|known| known.code == obstacle.code) {
@@ -232,7 +268,8 @@ impl Account {
                 ));
             }
         }
-        let taken: Vec<Route> = shares.iter().map(|share| self.route(share.path)).collect();
+        let routes = shares.iter().map(|share| self.route(share.path, verdict));
+        let taken: Vec<Route> = routes.collect();
         for taken in &taken {
             obstacles_of_better(&self.candidates, taken).for_each(&mut add);
         }
@@ -319,17 +356,18 @@ const fn route_name(path: Path) -> &'static str {
         Path::Peer => "peer-to-peer",
         Path::Cached => "page-cache",
         Path::Mapped => "page-cache-mapped",
+        Path::HipFile => "hipfile",
         _ => "o-direct",
     }
 }
 
-fn described(path: Path, candidates: &[Candidate]) -> Option<&Route> {
+fn described<'c>(name: &str, candidates: &'c [Candidate]) -> Option<&'c Route> {
     let mut routes = candidates.iter().map(|candidate| &candidate.route);
-    routes.find(|route| route.name == route_name(path))
+    routes.find(|route| route.name == name)
 }
 
 /// A path's route when no topology is known: the same hops without named links or rates.
-fn bare_route(path: Path, from: &Place, to: &Place) -> Route {
+fn bare_route(path: Path, name: &str, from: &Place, to: &Place) -> Route {
     let drive = Stop::Drive {
         name: "drive".into(),
     };
@@ -342,6 +380,7 @@ fn bare_route(path: Path, from: &Place, to: &Place) -> Route {
     let host = |use_| Stop::Host { use_, numa };
     let end = match memory {
         Place::Peer(address) => Stop::Peer { address: *address },
+        Place::Gpu(index) => Stop::Gpu { index: *index },
         _ => host(HostUse::Application),
     };
     let hop = |from: Stop, to: Stop, carrier| Hop {
@@ -354,8 +393,25 @@ fn bare_route(path: Path, from: &Place, to: &Place) -> Route {
     let dma = || Carrier::Dma {
         device: "drive".into(),
     };
-    let mut hops = match path {
-        Path::Cached => {
+    let by_gpu = |index: u32| Carrier::Dma {
+        device: format!("gpu{index}"),
+    };
+    let mut hops = match (path, memory) {
+        (Path::Cached, Place::Gpu(index)) => {
+            let copy = Carrier::Cpu {
+                work: CpuWork::KernelCopy,
+            };
+            vec![
+                hop(drive, host(HostUse::PageCache), dma()),
+                hop(host(HostUse::PageCache), host(HostUse::Bounce), copy),
+                hop(host(HostUse::Bounce), end, by_gpu(*index)),
+            ]
+        }
+        (Path::Staged, Place::Gpu(index)) => vec![
+            hop(drive, host(HostUse::Bounce), dma()),
+            hop(host(HostUse::Bounce), end, by_gpu(*index)),
+        ],
+        (Path::Cached, _) => {
             let copy = Carrier::Cpu {
                 work: CpuWork::KernelCopy,
             };
@@ -364,7 +420,7 @@ fn bare_route(path: Path, from: &Place, to: &Place) -> Route {
                 hop(host(HostUse::PageCache), end, copy),
             ]
         }
-        Path::Mapped => vec![hop(drive, host(HostUse::PageCache), dma())],
+        (Path::Mapped, _) => vec![hop(drive, host(HostUse::PageCache), dma())],
         _ => vec![hop(drive, end, dma())],
     };
     if saves {
@@ -374,7 +430,7 @@ fn bare_route(path: Path, from: &Place, to: &Place) -> Route {
         }
     }
     Route {
-        name: route_name(path).into(),
+        name: name.into(),
         from: from.clone(),
         to: to.clone(),
         hops,
@@ -399,8 +455,9 @@ mod tests {
         };
         let to_host = found("host");
         for path in Path::STORAGE.into_iter().filter(|path| *path != Path::Peer) {
-            let known = described(path, &to_host).map(Route::counters);
-            let bare = bare_route(path, &from, &Place::Host(None)).counters();
+            let name = route_name(path);
+            let known = described(name, &to_host).map(Route::counters);
+            let bare = bare_route(path, name, &from, &Place::Host(None)).counters();
             let expected = crowfly_route::hop::Counters {
                 pcie_hops: 2,
                 ..bare
@@ -413,8 +470,9 @@ mod tests {
     fn a_save_takes_the_ways_of_a_load_backwards() {
         let (file, host) = (Place::File("out".into()), Place::Host(None));
         for path in [Path::Direct, Path::Cached, Path::Threads] {
-            let load = bare_route(path, &file, &host);
-            let save = bare_route(path, &host, &file);
+            let name = route_name(path);
+            let load = bare_route(path, name, &file, &host);
+            let save = bare_route(path, name, &host, &file);
             assert_eq!(save.counters(), load.counters(), "{path}");
             let ends = |route: &Route| {
                 let first = route.hops.first().map(|hop| hop.from.clone());
@@ -438,10 +496,11 @@ mod tests {
             ceiling: None,
             pieces: Vec::new(),
             before: Before::look(&[]),
+            storage: None,
         };
         let mut ledger = Ledger::default();
         ledger.delivered.insert(Way::Direct, 4096);
-        let shares = account.shares(&ledger, 0);
+        let shares = account.shares(&ledger, 0, None);
         let told: Vec<_> = shares.iter().map(|s| (s.path, s.class, s.bytes)).collect();
         assert_eq!(told, [(Path::Peer, Class::Direct, Bytes(4096))]);
     }

@@ -9,6 +9,7 @@ use crowfly_route::policy::Policy;
 use crowfly_route::receipt::Path;
 use crowfly_route::units::{Bytes, NumaNode, PciAddress};
 
+use crate::gpu::Gpu;
 use crate::job::Sink;
 use crate::source::Source;
 
@@ -57,6 +58,8 @@ pub enum Destination {
     Host(Option<NumaNode>),
     /// Memory that this function publishes for peer-to-peer DMA.
     Peer(PciAddress),
+    /// New memory of this GPU.
+    Gpu(Arc<Gpu>),
     /// Nowhere: the bytes pass through a bounded ring of buffers and are shown to the sink, if any.
     Transit(Option<Arc<dyn Sink>>),
 }
@@ -67,6 +70,7 @@ impl Destination {
         match self {
             Self::Host(node) => Place::Host(*node),
             Self::Peer(address) => Place::Peer(*address),
+            Self::Gpu(gpu) => gpu.place(),
             Self::Transit(_) => Place::Host(None),
         }
     }

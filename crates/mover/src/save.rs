@@ -12,17 +12,18 @@ use crowfly_route::place::Place;
 use crowfly_route::policy::Policy;
 use crowfly_route::receipt::Path;
 
-use crate::engine::Engine;
+use crate::engine::{Engine, MAX_LEVEL};
 use crate::error::TransferError;
+use crate::gpu::Gpu;
 use crate::io::{Direction, uring};
 use crate::job::{Job, Landing, Lane, Ledger};
 use crate::memory::{BLOCK, Region};
-use crate::receipt::{Account, Before};
+use crate::receipt::{Account, Before, Counted};
 use crate::request::Verify;
 use crate::source::Direct;
 use crate::transfer::Transfer;
 use crate::tune::Tuner;
-use crate::work::{Terms, cut};
+use crate::work::{Terms, Way, cut};
 
 pub(crate) use publication::Publication;
 
@@ -48,15 +49,24 @@ impl Engine {
     /// # Errors
     /// Before the first byte moves: no space, no permission, or a policy that no open route allows.
     pub fn save(&self, request: SaveRequest) -> Result<Transfer, TransferError> {
+        self.save_by(request, None)
+    }
+
+    /// Starts writing a region of a GPU's memory to a file, by the storage library of its maker where
+    /// that goes straight.
+    ///
+    /// # Errors
+    /// As [`Engine::save`].
+    pub fn save_from(&self, request: SaveRequest, gpu: &Gpu) -> Result<Transfer, TransferError> {
+        self.save_by(request, Some(gpu))
+    }
+
+    fn save_by(&self, request: SaveRequest, gpu: Option<&Gpu>) -> Result<Transfer, TransferError> {
         let length = request.region.len() as u64;
-        let terms = WriteTerms {
-            policy: request.policy,
-            path_asked: request.path_asked,
-            past: request.region.start() % BLOCK,
-        };
+        let terms = WriteTerms::of(&request);
         let mut writing = Writing::begin(&request.path, length, terms, &request.region.place())?;
         let publication = writing.publication.take();
-        self.write(&writing, request.region, 0, publication)
+        self.write_by(&writing, request.region, 0, publication, gpu)
     }
 
     /// Starts writing a region to its place in a file that is written in several transfers.
@@ -70,13 +80,42 @@ impl Engine {
         offset: u64,
         publication: Option<Publication>,
     ) -> Result<Transfer, TransferError> {
+        self.write_by(writing, region, offset, publication, None)
+    }
+
+    fn write_by(
+        &self,
+        writing: &Writing,
+        region: Region,
+        offset: u64,
+        publication: Option<Publication>,
+        gpu: Option<&Gpu>,
+    ) -> Result<Transfer, TransferError> {
         let cpu = usage::this_thread();
         let mut setup = Ledger::default();
         for obstacle in &writing.obstacles {
             setup.meet(obstacle.clone());
         }
+        let WriteTerms {
+            policy, path_asked, ..
+        } = writing.terms;
+        let landing = writing.landing(&region, offset, gpu, &mut setup);
+        let (by_storage, on_gpu) = (landing.by_storage(), landing.gpu().is_some());
+        if policy == Policy::Require && on_gpu && !by_storage {
+            return Err(TransferError::Refused {
+                from: Box::new(region.place()),
+                to: Box::new(Place::File(writing.name.clone())),
+                policy,
+                obstacles: setup.obstacles,
+            });
+        }
         let terms = Terms {
             direct: writing.direct.is_some(),
+            straight: if by_storage {
+                Way::Storage
+            } else {
+                Way::Direct
+            },
             cache: true,
             map: false,
             prefer_cache: false,
@@ -87,18 +126,13 @@ impl Engine {
         let lane = Lane {
             name: writing.name.clone(),
             buffered: Arc::clone(&writing.file),
-            landing: Landing::Region {
-                memory: Arc::clone(region.memory()),
-                shift: region.start() as i64 - offset as i64,
-            },
+            landing,
             direct: writing.direct.clone(),
             may_map: false,
             was_cached: false,
         };
-        let WriteTerms {
-            policy, path_asked, ..
-        } = writing.terms;
-        let blocking = path_asked == Some(Path::Threads) || uring::refusal().is_some();
+        let blocking =
+            path_asked == Some(Path::Threads) || by_storage || uring::refusal().is_some();
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
         let workers = self
             .settings()
@@ -123,9 +157,14 @@ impl Engine {
             ceiling: None,
             pieces: Vec::new(),
             before: Before::look(&[]),
+            storage: match (gpu, by_storage) {
+                (Some(gpu), true) => gpu.storage().map(Counted::from_now),
+                _ => None,
+            },
         };
+        let ring = on_gpu.then_some((2 * MAX_LEVEL / workers).max(1));
         let regions = vec![region];
-        Transfer::start(job, workers, blocking, None, regions, account, publication)
+        Transfer::start(job, workers, blocking, ring, regions, account, publication)
     }
 }
 
@@ -136,6 +175,24 @@ pub(crate) struct WriteTerms {
     pub(crate) path_asked: Option<Path>,
     /// How far past a block the memory begins.
     pub(crate) past: usize,
+    /// Whether it is a GPU's memory, whose bytes go through aligned buffers.
+    pub(crate) on_gpu: bool,
+}
+
+impl WriteTerms {
+    fn of(request: &SaveRequest) -> Self {
+        let on_gpu = request.region.device().is_some();
+        Self {
+            policy: request.policy,
+            path_asked: request.path_asked,
+            past: if on_gpu {
+                0
+            } else {
+                request.region.start() % BLOCK
+            },
+            on_gpu,
+        }
+    }
 }
 
 /// A file that is being written, by one transfer or by several.
@@ -183,6 +240,53 @@ impl Writing {
         })
     }
 
+    /// Where the bytes are, and who takes them from there.
+    fn landing(
+        &self,
+        region: &Region,
+        offset: u64,
+        gpu: Option<&Gpu>,
+        setup: &mut Ledger,
+    ) -> Landing {
+        let shift = region.start() as i64 - offset as i64;
+        let Some((memory, _)) = region.device() else {
+            return Landing::Region {
+                memory: Arc::clone(region.memory()),
+                shift,
+            };
+        };
+        let asked = |gpu: &&Gpu| match self.terms.path_asked {
+            None => self.terms.policy != Policy::Staged,
+            Some(path) => path == gpu.storage_path(),
+        };
+        let mut file = None;
+        if let Some(gpu) = gpu.filter(asked) {
+            for obstacle in gpu.storage_obstacles() {
+                setup.meet(obstacle.clone());
+            }
+            if let (Some(driver), Some(direct)) = (gpu.storage(), &self.direct) {
+                match driver.register(Arc::clone(&direct.file)) {
+                    Ok(registered) => file = Some(registered),
+                    Err(error) => setup.meet(
+                        Obstacle::blocks(
+                            Code::FileNotRegistered,
+                            format!("the storage library refuses {}", self.name),
+                        )
+                        .seen("handle register", error.to_string())
+                        .fixed_by(Fix::by_hand(
+                            "Write to ext4 with data=ordered or xfs, on NVMe drives.",
+                        )),
+                    ),
+                }
+            }
+        }
+        Landing::Gpu {
+            memory: Arc::clone(memory),
+            shift,
+            file,
+        }
+    }
+
     /// Makes the bytes durable and gives the file its name.
     ///
     /// # Errors
@@ -202,7 +306,8 @@ fn direct(
     publication: &Publication,
     setup: &mut Ledger,
 ) -> Option<Direct> {
-    if matches!(terms.path_asked, Some(Path::Cached)) || terms.policy == Policy::Staged {
+    let staged = terms.policy == Policy::Staged && !terms.on_gpu;
+    if matches!(terms.path_asked, Some(Path::Cached)) || staged {
         return None;
     }
     let past = terms.past;

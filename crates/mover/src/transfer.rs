@@ -20,7 +20,7 @@ use crate::memory::{Memory, Region};
 use crate::receipt::Account;
 use crate::save::Publication;
 use crate::work::Way;
-use crate::worker::{Ring, Worker};
+use crate::worker::{Ring, Staging, Worker};
 
 /// Loaded memory and what loading it took.
 #[derive(Debug)]
@@ -156,10 +156,26 @@ impl Drop for Transfer {
 fn work(job: &Job, rank: (usize, usize), blocking: bool, ring_slots: Option<usize>) {
     let cpu = usage::this_thread();
     let mut ledger = Ledger::default();
-    let ring = match ring_slots.map(|slots| (slots, Memory::host(slots * GRID as usize, None))) {
+    // The buffers of copies to and from a GPU lie next to it.
+    let numa = job.gpu().and_then(|gpu| gpu.facts().numa);
+    let ring = match ring_slots.map(|slots| (slots, Memory::host(slots * GRID as usize, numa))) {
         None => None,
         Some((slots, Ok(memory))) => Some(Ring::new(memory, slots)),
         Some((_, Err(error))) => return job.fail(error.into()),
+    };
+    let staging = match (job.gpu(), &ring) {
+        (Some(gpu), Some(ring)) => match Staging::new(gpu, ring, &mut ledger) {
+            Ok(staging) => Some(staging),
+            Err(source) => {
+                let path = job.lanes.first().map_or(String::new(), |l| l.name.clone());
+                return job.fail(TransferError::Gpu {
+                    path,
+                    offset: 0,
+                    source,
+                });
+            }
+        },
+        _ => None,
     };
     let entries = ring_slots
         .unwrap_or(MAX_LEVEL)
@@ -176,11 +192,14 @@ fn work(job: &Job, rank: (usize, usize), blocking: bool, ring_slots: Option<usiz
     let (mut ledger, workers_cpu) = match uring {
         Some(Ok(uring)) => {
             let (uring, ring) = registered(job, uring, ring, &mut ledger);
-            let ledger = Worker::new(job, uring, rank, ring, ledger).run();
+            let worker = Worker::new(job, uring, rank, ring, ledger);
+            let ledger = worker.with_staging(staging).run();
             (ledger, usage::io_workers_of_this_thread())
         }
         _ => (
-            Worker::new(job, Blocking::default(), rank, ring, ledger).run(),
+            Worker::new(job, Blocking::default(), rank, ring, ledger)
+                .with_staging(staging)
+                .run(),
             0.0,
         ),
     };

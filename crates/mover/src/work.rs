@@ -13,6 +13,8 @@ pub(crate) enum Way {
     Map,
     /// Copied out of the page cache by the kernel.
     Copy,
+    /// Between drive and GPU by the storage library of the GPU's maker.
+    Storage,
 }
 
 /// A part of a piece that is handled as one.
@@ -36,15 +38,17 @@ impl Chunk {
                 let start = self.wanted.start / align * align;
                 start..self.wanted.end.next_multiple_of(align)
             }
-            Way::Copy => self.wanted.clone(),
+            Way::Copy | Way::Storage => self.wanted.clone(),
         }
     }
 }
 
 /// What is known and allowed for one piece.
 pub(crate) struct Terms<'a> {
-    /// Whether O_DIRECT can be used.
+    /// Whether the drive's own DMA can be used, by O_DIRECT or a storage library.
     pub direct: bool,
+    /// By which of them.
+    pub straight: Way,
     /// Whether the page cache may be used.
     pub cache: bool,
     /// Whether the page cache's pages may become the destination.
@@ -59,6 +63,7 @@ pub(crate) struct Terms<'a> {
 /// in exactly one chunk.
 pub(crate) fn cut(piece: usize, range: Range<u64>, terms: &Terms<'_>, chunks: &mut Vec<Chunk>) {
     let length = range.end.saturating_sub(range.start);
+    let straight = terms.straight;
     let by_cache = if terms.map { Way::Map } else { Way::Copy };
     let asked = (terms.direct && terms.cache && terms.prefer_cache)
         .then(|| (terms.cached)(&range))
@@ -67,7 +72,7 @@ pub(crate) fn cut(piece: usize, range: Range<u64>, terms: &Terms<'_>, chunks: &m
         let size = wanted.end - wanted.start;
         let way = match (terms.direct, asked) {
             (false, _) => by_cache,
-            (true, None | Some(0)) => Way::Direct,
+            (true, None | Some(0)) => straight,
             (true, Some(all)) if all >= length => by_cache,
             // A chunk that is mostly cached is cheaper to complete than to read again.
             (true, Some(_))
@@ -75,7 +80,7 @@ pub(crate) fn cut(piece: usize, range: Range<u64>, terms: &Terms<'_>, chunks: &m
             {
                 by_cache
             }
-            (true, Some(_)) => Way::Direct,
+            (true, Some(_)) => straight,
         };
         chunks.push(Chunk {
             piece,
@@ -106,6 +111,7 @@ mod tests {
     ) -> Terms<'a> {
         Terms {
             direct,
+            straight: Way::Direct,
             cache: true,
             map,
             prefer_cache: true,

@@ -13,8 +13,11 @@ use crate::job::{Job, Landing, Lane, Ledger};
 use crate::memory::{Relay, Target};
 use crate::work::{Chunk, Way};
 
+mod device;
 mod fault;
 mod pages;
+
+pub(crate) use device::Staging;
 
 use fault::{failed, refusal};
 
@@ -22,6 +25,8 @@ use fault::{failed, refusal};
 pub(crate) const MAX_ATTEMPTS: u32 = 64;
 /// How long to wait for a completion before looking whether the caller cancelled.
 const PATIENCE: Duration = Duration::from_millis(50);
+/// The same while copies to or from a GPU are on their way.
+const GLANCE: Duration = Duration::from_micros(100);
 /// How long an idle worker of a group sleeps before looking whether it is needed.
 const IDLE: Duration = Duration::from_millis(2);
 
@@ -78,6 +83,7 @@ pub(crate) struct Worker<'j, I> {
     ring: Option<Ring>,
     flights: Vec<Option<Flight>>,
     relay: Option<Relay>,
+    staging: Option<Staging>,
     ledger: Ledger,
 }
 
@@ -96,8 +102,15 @@ impl<'j, I: Io> Worker<'j, I> {
             ring,
             flights: Vec::new(),
             relay: None,
+            staging: None,
             ledger,
         }
+    }
+
+    /// With what it needs of the GPU whose memory the bytes go to or come from.
+    pub(crate) fn with_staging(mut self, staging: Option<Staging>) -> Self {
+        self.staging = staging;
+        self
     }
 
     /// Runs until the job has no more chunks, and returns what was counted.
@@ -105,14 +118,24 @@ impl<'j, I: Io> Worker<'j, I> {
         let mut done = Vec::new();
         loop {
             let more = self.fill();
+            let waits_for_drive = self.io.in_flight() > 0;
+            if self.copies() {
+                self.reap(!waits_for_drive);
+                if !waits_for_drive {
+                    continue;
+                }
+            }
             if self.io.in_flight() == 0 {
-                if !more {
+                if !more && !self.copies() {
                     break;
                 }
-                std::thread::sleep(IDLE);
+                if !self.copies() {
+                    std::thread::sleep(IDLE);
+                }
                 continue;
             }
-            if let Err(source) = self.io.wait(PATIENCE, &mut done) {
+            let patience = if self.copies() { GLANCE } else { PATIENCE };
+            if let Err(source) = self.io.wait(patience, &mut done) {
                 self.job.fail(TransferError::Setup {
                     what: "waiting for completions",
                     source,
@@ -158,6 +181,16 @@ impl<'j, I: Io> Worker<'j, I> {
     fn begin(&mut self, chunk: Chunk) {
         let lane = self.lane(&chunk);
         match (chunk.way, &lane.direct) {
+            (Way::Storage, _) => self.through_storage(chunk),
+            _ if self.job.direction == Direction::Write && lane.landing.gpu().is_some() => {
+                self.fetch(match &lane.direct {
+                    Some(_) => chunk,
+                    None => Chunk {
+                        way: Way::Copy,
+                        ..chunk
+                    },
+                });
+            }
             (Way::Direct, Some(_)) if lane.may_map && self.job.fresh().slow().is_some() => {
                 self.map_instead(chunk)
             }
@@ -180,7 +213,7 @@ impl<'j, I: Io> Worker<'j, I> {
 
     fn target(&self, lane: &Lane, span: &Range<u64>, slot: Option<usize>) -> Option<Target> {
         match (&lane.landing, &self.ring, slot) {
-            (Landing::Ring, Some(ring), Some(slot)) => {
+            (Landing::Ring | Landing::Gpu { .. }, Some(ring), Some(slot)) => {
                 Some(ring.slot(slot, (span.end - span.start) as usize))
             }
             (landing, _, _) => landing.target(span),
@@ -322,17 +355,46 @@ impl<'j, I: Io> Worker<'j, I> {
         }
     }
 
+    /// Writes what lies in a buffer, directly.
+    fn write_from(&mut self, chunk: Chunk, slot: Option<usize>) {
+        let align = self.lane(&chunk).direct.as_ref().map_or(1, |d| d.align);
+        let span = chunk.span(align);
+        self.submit(Flight {
+            chunk,
+            span,
+            got: 0,
+            attempts: 1,
+            slot,
+        });
+    }
+
     /// A direct request has delivered all that was wanted.
     fn arrived(&mut self, flight: Flight) {
         let wanted = flight.chunk.wanted.end - flight.chunk.wanted.start;
         self.ledger.overread += flight.got.saturating_sub(wanted);
         let lane = self.lane(&flight.chunk);
-        if let Some(target) = self.target(lane, &flight.span, flight.slot) {
-            let lead = (flight.chunk.wanted.start - flight.span.start) as usize;
-            let target = target.part(lead, wanted as usize);
-            self.landed(&flight.chunk, &target);
+        if lane.landing.gpu().is_some() {
+            self.ledger.bounced += wanted;
         }
-        self.release(flight.slot);
+        match self.target(lane, &flight.span, flight.slot) {
+            Some(target) => {
+                let lead = (flight.chunk.wanted.start - flight.span.start) as usize;
+                let target = target.part(lead, wanted as usize);
+                self.delivered(flight.chunk, target, flight.slot);
+            }
+            None => self.release(flight.slot),
+        }
+    }
+
+    /// The bytes of a chunk are where the drive or the kernel puts them: in place, or in a buffer
+    /// from which a GPU takes them.
+    fn delivered(&mut self, chunk: Chunk, target: Target, slot: Option<usize>) {
+        let on_way = self.lane(&chunk).landing.gpu().is_some();
+        if on_way && self.job.direction == Direction::Read {
+            return self.forward(chunk, target, slot);
+        }
+        self.landed(&chunk, &target);
+        self.release(slot);
     }
 
     /// Counts a chunk whose bytes are all in place, and shows them to whoever asked.

@@ -28,6 +28,16 @@ pub enum Path {
     Mapped,
     /// Portable positioned reads by threads, where io_uring is forbidden; O_DIRECT when possible.
     Threads,
+    /// Between a drive and a GPU's memory by the maker's storage library, cuFile.
+    #[serde(rename = "cufile")]
+    CuFile,
+    /// The same by AMD's, hipFile.
+    #[serde(rename = "hipfile")]
+    HipFile,
+    /// Through pinned buffers in host RAM: O_DIRECT on one side, a GPU's copy engine on the other.
+    Staged,
+    /// By a GPU's copy engine, between its memory and another GPU's or pinned host memory.
+    GpuCopy,
     /// RDMA by a NIC that was told to through libibverbs.
     Verbs,
     /// One copy by a CPU core into (or out of) memory that the peer on the same host shares.
@@ -49,6 +59,9 @@ impl Path {
         Self::Cached,
     ];
 
+    /// The paths between storage and a GPU's memory, straightest first.
+    pub const GPU: [Self; 4] = [Self::CuFile, Self::HipFile, Self::Staged, Self::Cached];
+
     /// The paths between memories of two processes, straightest first.
     pub const FABRIC: [Self; 4] = [Self::Verbs, Self::Shm, Self::Cma, Self::Tcp];
 
@@ -60,6 +73,10 @@ impl Path {
             Self::Cached => "cached",
             Self::Mapped => "mapped",
             Self::Threads => "threads",
+            Self::CuFile => "cufile",
+            Self::HipFile => "hipfile",
+            Self::Staged => "staged",
+            Self::GpuCopy => "gpu-copy",
             Self::Verbs => "verbs",
             Self::Shm => "shm",
             Self::Cma => "cma",
@@ -77,7 +94,8 @@ impl fmt::Display for Path {
 /// The text names no path.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "`{0}` is not a path; choose peer, direct, threads, mapped or cached for storage, verbs, shm, cma or tcp for the fabric"
+    "`{0}` is not a path; choose peer, direct, threads, mapped or cached for storage, cufile, hipfile, staged or cached for a GPU, \
+     verbs, shm, cma or tcp for the fabric"
 )]
 pub struct UnknownPath(pub String);
 
@@ -85,7 +103,8 @@ impl std::str::FromStr for Path {
     type Err = UnknownPath;
 
     fn from_str(text: &str) -> Result<Self, UnknownPath> {
-        let mut all = Self::STORAGE.into_iter().chain(Self::FABRIC);
+        let storage = Self::STORAGE.into_iter().chain(Self::GPU);
+        let mut all = storage.chain(Self::FABRIC);
         let named = all.find(|path| path.as_str() == text);
         named.ok_or_else(|| UnknownPath(text.to_owned()))
     }

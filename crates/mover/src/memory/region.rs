@@ -5,6 +5,8 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+use crowfly_machine::gpu::{DeviceMemory, Stream};
+use crowfly_machine::verbs::Pinned;
 use crowfly_route::place::Place;
 use crowfly_route::units::{NumaNode, PciAddress};
 
@@ -44,6 +46,21 @@ impl Region {
         Ok(Self::new(Memory::peer(address, len)?, 0..len))
     }
 
+    /// Memory of GPU number `gpu`, such as a tensor's that another library lent
+    /// ([`DeviceMemory::lent`]), for instance to write it to a file.
+    ///
+    /// # Errors
+    /// When the memory has no address, which none has.
+    pub fn of_gpu(gpu: u32, memory: Arc<DeviceMemory>) -> Result<Self, MemoryError> {
+        let len = memory.len();
+        Ok(Self::new(Memory::of_gpu(gpu, memory)?, 0..len))
+    }
+
+    /// The GPU's memory that the bytes lie in, and where in it; `None` of other memory.
+    pub fn device(&self) -> Option<(&Arc<DeviceMemory>, Range<usize>)> {
+        Some((self.memory.device()?, self.bytes.clone()))
+    }
+
     pub(crate) const fn memory(&self) -> &Arc<Memory> {
         &self.memory
     }
@@ -78,6 +95,7 @@ impl Region {
         match self.memory.kind() {
             MemoryKind::Host { numa, .. } => Place::Host(numa),
             MemoryKind::Peer(address) => Place::Peer(address),
+            MemoryKind::Gpu(gpu) => Place::Gpu(gpu),
         }
     }
 
@@ -89,7 +107,7 @@ impl Region {
 
     /// The first byte's address, for handing to a device or another language. It is valid while
     /// the region lives. Reading through it when [`Region::follows_file`] raises SIGBUS if the file
-    /// was cut in between.
+    /// was cut in between; the address of a GPU's memory is for the GPU alone.
     pub fn as_ptr(&self) -> *const u8 {
         // SAFETY: the range was checked to lie inside the mapping.
         unsafe { self.memory.base.as_ptr().add(self.bytes.start) }
@@ -117,11 +135,15 @@ impl Region {
     /// of a signal. Returns how many bytes were copied (fewer at the end of the region).
     ///
     /// # Errors
-    /// `EFAULT` when the mapped file was cut, or the device behind peer memory is gone.
+    /// `EFAULT` when the mapped file was cut, or the device behind peer memory is gone; the GPU's
+    /// answer when it is one's memory.
     pub fn read_at(&self, offset: usize, out: &mut [u8]) -> io::Result<usize> {
         let len = out.len().min(self.len().saturating_sub(offset));
         if len == 0 {
             return Ok(0);
+        }
+        if let Some(memory) = self.memory.device() {
+            return self.copy_from_gpu(memory, offset, out.get_mut(..len).unwrap_or_default());
         }
         match self.as_slice() {
             Some(bytes) => out[..len].copy_from_slice(&bytes[offset..offset + len]),
@@ -140,6 +162,28 @@ impl Region {
             }
         }
         Ok(len)
+    }
+
+    fn copy_from_gpu(
+        &self,
+        memory: &Arc<DeviceMemory>,
+        offset: usize,
+        out: &mut [u8],
+    ) -> io::Result<usize> {
+        let step = Relay::SIZE.min(out.len());
+        let buffer = Memory::host(step, None).map_err(io::Error::other)?;
+        let pinned: Arc<dyn Pinned> = Arc::clone(&buffer) as _;
+        let stream = Stream::new(memory.gpu()).map_err(io::Error::other)?;
+        let mut at = self.bytes.start + offset;
+        for part in out.chunks_mut(step) {
+            let copy = stream.copy_out(&pinned, 0, memory, at..at + part.len());
+            copy.and_then(|copy| copy.wait())
+                .map_err(io::Error::other)?;
+            let arrived = buffer.target(0..part.len());
+            arrived.with_bytes(|bytes| part.copy_from_slice(bytes));
+            at += part.len();
+        }
+        Ok(out.len())
     }
 }
 

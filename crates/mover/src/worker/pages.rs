@@ -140,8 +140,13 @@ impl<I: Io> Worker<'_, I> {
             way: Way::Copy,
             ..chunk
         };
-        let lane = self.lane(&chunk);
         let slot = self.ring.as_mut().and_then(|ring| ring.free.pop());
+        self.copy_by(chunk, slot);
+    }
+
+    /// The same with a buffer of the ring's that was taken already.
+    pub(super) fn copy_by(&mut self, chunk: Chunk, slot: Option<usize>) {
+        let lane = self.lane(&chunk);
         let Some(target) = self.target(lane, &chunk.wanted, slot) else {
             return self.job.fail(TransferError::WorkerDied);
         };
@@ -178,10 +183,10 @@ impl<I: Io> Worker<'_, I> {
                 },
             }
         }
-        if got == length {
-            self.ledger.bounced += length;
-            self.landed(&chunk, &target);
+        if got < length {
+            return self.release(slot);
         }
-        self.release(slot);
+        self.ledger.bounced += length;
+        self.delivered(chunk, target, slot);
     }
 }

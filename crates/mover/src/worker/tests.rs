@@ -54,6 +54,7 @@ fn reading(file: &Arc<File>, memory: &Arc<Memory>) -> Job {
     };
     let terms = Terms {
         direct: true,
+        straight: Way::Direct,
         cache: true,
         map: false,
         prefer_cache: false,
@@ -239,6 +240,7 @@ fn given_more_workers_than_requests_in_flight_a_worker_without_a_share_ends_with
     };
     let terms = Terms {
         direct: false,
+        straight: Way::Direct,
         cache: true,
         map: false,
         prefer_cache: false,

@@ -1,0 +1,203 @@
+//! GPUs as the engine uses them: one to load into or to save from, with the storage library of its
+//! maker where that goes straight; and copies between memories of GPUs and the host.
+//!
+//! [`Gpu::open`] takes a GPU; [`Gpu::find_storage`] finds out, in a child process, whether its
+//! maker's storage library goes straight for a file, and says why not. [`copy`] moves a loaded
+//! region to another GPU or to host memory. [`queued`] puts transfers into the order of a stream, so
+//! that a kernel can follow a load without the host waiting in between.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use crowfly_machine::gpu::{Dialect, Gpu as Device, GpuError, GpuExporter, Runtime};
+use crowfly_machine::gpu_storage::probe::{Mode, Probe, StorageQuestion};
+use crowfly_machine::gpu_storage::{Compat, Driver, Functions};
+use crowfly_machine::trial::Trial;
+use crowfly_machine::verbs::{Exporter, GpuFacts};
+use crowfly_route::obstacle::{Code, Fix, Obstacle};
+use crowfly_route::place::Place;
+use crowfly_route::receipt::Path as EnginePath;
+use crowfly_route::units::PciAddress;
+
+mod copy;
+pub mod queued;
+
+pub use copy::{CopyRequest, To, copy};
+pub use crowfly_machine::gpu::{DeviceMemory, Stream};
+
+/// A GPU, open for transfers.
+#[derive(Debug)]
+pub struct Gpu {
+    index: u32,
+    device: Arc<Device>,
+    storage: Option<Arc<Driver>>,
+    obstacles: Vec<Obstacle>,
+}
+
+impl Gpu {
+    /// Opens the GPU at an address by the runtime that shows it, as number `index` in PCI address
+    /// order.
+    ///
+    /// # Errors
+    /// Why no runtime does.
+    pub fn open(index: u32, address: PciAddress) -> Result<Self, Vec<Obstacle>> {
+        let mut refused = Vec::new();
+        for dialect in Dialect::ALL {
+            match Runtime::load(dialect).and_then(|runtime| runtime.open(address)) {
+                Ok(device) => return Ok(Self::over(index, device)),
+                Err(error) => refused.push(no_runtime(&Place::Gpu(index), dialect, &error)),
+            }
+        }
+        Err(refused)
+    }
+
+    /// Opens the GPU number `index`, in PCI address order, of those that a runtime shows this
+    /// process.
+    ///
+    /// # Errors
+    /// Why there is none.
+    pub fn nth(index: u32) -> Result<Self, Vec<Obstacle>> {
+        let place = Place::Gpu(index);
+        let mut refused = Vec::new();
+        for dialect in Dialect::ALL {
+            let shown = Runtime::load(dialect).and_then(|runtime| {
+                let gpus = runtime.gpus()?;
+                let wanted = gpus.get(index as usize).map(|gpu| gpu.address);
+                let count = gpus.len();
+                wanted.map_or(Ok(Err(count)), |address| runtime.open(address).map(Ok))
+            });
+            match shown {
+                Ok(Ok(device)) => return Ok(Self::over(index, device)),
+                Ok(Err(count)) => refused.push(
+                    Obstacle::blocks(Code::NoGpu, format!("{dialect} shows no {place}"))
+                        .seen(dialect.to_string(), format!("{count} GPUs")),
+                ),
+                Err(error) => refused.push(no_runtime(&place, dialect, &error)),
+            }
+        }
+        Err(refused)
+    }
+
+    /// A GPU that is open already.
+    pub const fn over(index: u32, device: Arc<Device>) -> Self {
+        Self {
+            index,
+            device,
+            storage: None,
+            obstacles: Vec::new(),
+        }
+    }
+
+    /// Finds out, in a child process, whether the storage library of the GPU's maker brings the
+    /// bytes of files like `file` straight into its memory, and opens it in this process if so.
+    /// Where it does not, [`Gpu::storage_obstacles`] say why, and loads are staged.
+    #[must_use]
+    pub fn find_storage(self, trial: &Trial, file: &Path) -> Self {
+        let question = StorageQuestion {
+            hip: self.device.runtime().dialect() == Dialect::Hip,
+            library: None,
+            file: Some(file.to_owned()),
+            gpu: Some(self.device.facts().address),
+            allow_compat: false,
+        };
+        let probe = Probe::run(trial, &question);
+        self.with_probed(&probe, || Functions::load(question.dialect()))
+    }
+
+    fn with_probed(
+        mut self,
+        probe: &Probe,
+        functions: impl FnOnce() -> Result<Arc<Functions>, crowfly_machine::gpu_storage::StorageError>,
+    ) -> Self {
+        self.obstacles.clone_from(&probe.obstacles);
+        if !probe.mode.is_some_and(Mode::is_direct) {
+            return self;
+        }
+        match functions().and_then(|functions| Driver::open(&functions, Compat::Refused)) {
+            Ok(driver) => self.storage = Some(driver),
+            Err(error) => self.obstacles.push(
+                Obstacle::blocks(
+                    Code::StorageDriverRefused,
+                    "the storage library works in a child process and not in this one",
+                )
+                .seen("driver-open", error.to_string()),
+            ),
+        }
+        self
+    }
+
+    /// With an open storage library that is known to go straight.
+    #[must_use]
+    pub fn with_storage(mut self, driver: Arc<Driver>) -> Self {
+        self.storage = Some(driver);
+        self
+    }
+
+    /// Its number, in PCI address order.
+    pub const fn index(&self) -> u32 {
+        self.index
+    }
+
+    /// Its place.
+    pub const fn place(&self) -> Place {
+        Place::Gpu(self.index)
+    }
+
+    /// The open device.
+    pub const fn device(&self) -> &Arc<Device> {
+        &self.device
+    }
+
+    /// The storage library, where it goes straight.
+    pub const fn storage(&self) -> Option<&Arc<Driver>> {
+        self.storage.as_ref()
+    }
+
+    /// Why the storage library of its maker is not used, or is slower than it could be.
+    pub fn storage_obstacles(&self) -> &[Obstacle] {
+        &self.obstacles
+    }
+
+    /// The engine path of its maker's storage library.
+    pub fn storage_path(&self) -> EnginePath {
+        storage_path(self.device.runtime().dialect())
+    }
+
+    /// Who exports its memory to the fabric's NICs, and what they have to know of it.
+    pub fn exporter(&self) -> (Arc<dyn Exporter + Send + Sync>, GpuFacts) {
+        let owner = self.place().to_string();
+        let exporter = GpuExporter::new(Arc::clone(&self.device), owner, false);
+        (Arc::new(exporter), self.device.facts().for_registration())
+    }
+}
+
+pub(crate) const fn storage_path(dialect: Dialect) -> EnginePath {
+    match dialect {
+        Dialect::Cuda => EnginePath::CuFile,
+        Dialect::Hip => EnginePath::HipFile,
+    }
+}
+
+fn no_runtime(place: &Place, dialect: Dialect, error: &GpuError) -> Obstacle {
+    let (code, summary) = match error {
+        GpuError::Unsupported { .. } => (
+            Code::NoGpuRuntime,
+            format!("{dialect} is not there to use {place}"),
+        ),
+        GpuError::NoSuchGpu { .. } => (Code::NoGpu, format!("{dialect} does not show {place}")),
+        _ => (
+            Code::GpuRuntimeFailed,
+            format!("{dialect} does not open {place}"),
+        ),
+    };
+    let maker = match dialect {
+        Dialect::Cuda => "NVIDIA's driver; in a container, start it with the GPU runtime",
+        Dialect::Hip => "ROCm; in a container, give it /dev/kfd and /dev/dri",
+    };
+    Obstacle::blocks(code, summary)
+        .seen(error.call().unwrap_or("the runtime"), error.to_string())
+        .fixed_by(Fix::by_hand(format!("Install {maker}.")))
+}
+
+#[cfg(test)]
+mod tests;
