@@ -119,6 +119,11 @@ impl FakeGpus {
         world().fail(call, nth, code);
     }
 
+    /// Has the `nth` copy from host memory from now on succeed without copying anything.
+    pub fn lose_copy(&self, nth: u64) {
+        world().lose(nth);
+    }
+
     /// How often each function was called, by CUDA's name.
     pub fn calls(&self) -> BTreeMap<&'static str, u64> {
         world().calls().clone()

@@ -15,6 +15,9 @@ pub(super) const ILLEGAL_ADDRESS: c_int = 700;
 /// `CUDA_ERROR_INVALID_HANDLE`
 pub(super) const INVALID_HANDLE: c_int = 400;
 
+/// The copy that can be lost.
+const COPY_IN: &str = "cuMemcpyHtoDAsync";
+
 /// An export as a dma-buf.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Exported {
@@ -63,6 +66,8 @@ pub(super) struct EventState {
     stream: u64,
     recorded: u64,
     reached: u64,
+    /// Destroyed by its owner; streams may still wait for it.
+    gone: bool,
 }
 
 #[derive(Default)]
@@ -82,6 +87,7 @@ pub(crate) struct World {
     next: u64,
     calls: BTreeMap<&'static str, u64>,
     failures: Vec<(&'static str, u64, c_int)>,
+    lost: Vec<u64>,
 }
 
 pub(crate) fn world() -> MutexGuard<'static, World> {
@@ -108,6 +114,17 @@ impl World {
     pub(super) fn fail(&mut self, call: &'static str, nth: u64, code: c_int) {
         let at = self.calls.get(call).copied().unwrap_or(0) + nth;
         self.failures.push((call, at, code));
+    }
+
+    pub(super) fn lose(&mut self, nth: u64) {
+        let at = self.calls.get(COPY_IN).copied().unwrap_or(0) + nth;
+        self.lost.push(at);
+    }
+
+    /// Whether the copy into a GPU that was counted last is to do nothing.
+    pub(super) fn loses(&self) -> bool {
+        let last = self.calls.get(COPY_IN).copied().unwrap_or(0);
+        self.lost.iter().any(|at| at + 1 == last)
     }
 
     /// Counts a call, and answers what it is to fail with.
@@ -140,7 +157,7 @@ impl World {
             + self.pieces.len()
             + self.pinned.len()
             + self.streams.len()
-            + self.events.len()
+            + self.events.values().filter(|event| !event.gone).count()
     }
 
     pub(super) fn used(&self, gpu: usize) -> u64 {
@@ -229,8 +246,11 @@ impl World {
             self,
             stream,
             Box::new(move |world| {
-                if let Some(event) = world.events.get_mut(&event) {
-                    event.reached = event.reached.max(mark);
+                if let Some(state) = world.events.get_mut(&event) {
+                    state.reached = state.reached.max(mark);
+                    if state.gone && state.reached >= state.recorded {
+                        world.events.remove(&event);
+                    }
                 }
                 Ok(true)
             }),
@@ -249,6 +269,20 @@ impl World {
                 Ok(event.is_none_or(|event| event.reached >= mark))
             }),
         )
+    }
+
+    /// Destroys an event. What waits for it goes on waiting.
+    pub(super) fn destroy_event(&mut self, event: u64) -> c_int {
+        match self.events.get_mut(&event) {
+            Some(state) if !state.gone => {
+                state.gone = true;
+                if state.reached >= state.recorded {
+                    self.events.remove(&event);
+                }
+                abi::SUCCESS
+            }
+            _ => INVALID_HANDLE,
+        }
     }
 
     /// Whether an event is reached; else lets its stream take one step.

@@ -138,6 +138,7 @@ impl Background {
             policy: self.settings.policy,
             path_asked: None,
             past: 0,
+            on_gpu: false,
         };
         let length = self.contents.length;
         let writing = Writing::begin(&path, length, terms, &Place::Host(None))?;

@@ -54,10 +54,7 @@ pub(super) unsafe extern "C" fn event_create(event: *mut Handle, _: c_uint) -> c
 
 pub(super) unsafe extern "C" fn event_destroy(event: Handle) -> c_int {
     begin!(world, "cuEventDestroy");
-    match world.events.remove(&(event as u64)) {
-        Some(_) => SUCCESS,
-        None => INVALID_HANDLE,
-    }
+    world.destroy_event(event as u64)
 }
 
 pub(super) unsafe extern "C" fn event_record(event: Handle, stream: Handle) -> c_int {
@@ -113,9 +110,10 @@ pub(super) unsafe extern "C" fn copy_in(
     }
     world.note_host(from as u64, len);
     let from = Host(from.cast_mut().cast());
+    let lost = world.loses();
     let copy: Task = Box::new(move |world| {
         let from = from;
-        legal(write(world, to, &from.read(len)))
+        legal(lost || write(world, to, &from.read(len)))
     });
     on_stream(&mut world, stream as u64, copy)
 }
