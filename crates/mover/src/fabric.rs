@@ -58,6 +58,7 @@ pub use descriptor::{
     MAX_NIC_NAME, RegionDescriptor, RemoteSlice,
 };
 pub use error::{FabricError, SharedIo};
+pub(crate) use fields::{Reader, Writer};
 pub use gate::{Gate, Inside};
 pub use group::{Group, Part};
 pub use identity::{BadKey, Incarnation, SharedKey};

@@ -8,6 +8,7 @@
 pub mod bench;
 pub mod checkpoint;
 pub mod ckpt;
+pub mod collective;
 pub mod digest;
 mod engine;
 mod error;

@@ -5,6 +5,7 @@
 //! fastest counts, as NCCL's tuner chooses. What each constant was set from is said beside it in
 //! [`constants`]; nothing there was set from a point that [`crate::validate`] checks.
 
+use crowfly_route::collective::{Collective as Known, Shape};
 use crowfly_route::hop::Provenance;
 use crowfly_route::units::BytesPerSecond;
 use serde::Serialize;
@@ -57,21 +58,29 @@ impl Collective {
         }
     }
 
-    /// Bus bandwidth in units of bytes over time, as nccl-tests defines it.
-    pub fn bus_factor(self, ranks: f64) -> f64 {
-        let others = (ranks - 1.0) / ranks;
+    /// The same among all that the engine knows.
+    const fn known(self) -> Known {
         match self {
-            Self::AllReduce => 2.0 * others,
-            Self::ReduceScatter | Self::AllGather | Self::AllToAll => others,
+            Self::AllReduce => Known::AllReduce,
+            Self::ReduceScatter => Known::ReduceScatter,
+            Self::AllGather => Known::AllGather,
+            Self::AllToAll => Known::AllToAll,
         }
     }
 
-    /// How often the data goes round: an all-reduce is a reduce-scatter and an all-gather.
+    /// Bus bandwidth in units of bytes over time, as nccl-tests defines it.
+    pub fn bus_factor(self, ranks: f64) -> f64 {
+        self.known().bus_factor(ranks)
+    }
+
+    /// How often the data goes round.
     const fn rounds(self) -> f64 {
-        match self {
-            Self::AllReduce => 2.0,
-            Self::ReduceScatter | Self::AllGather | Self::AllToAll => 1.0,
-        }
+        self.known().rounds()
+    }
+
+    /// What one ring through `ranks` members asks of each.
+    fn ring(self, ranks: f64) -> Shape {
+        Shape::ring(self.known(), ranks)
     }
 }
 

@@ -11,9 +11,11 @@
 //! 4. [`place`], [`hop`]: where bytes live, and one movement of them; a [`hop::Route`] is hops in a row;
 //! 5. [`obstacle`]: why a better route was not taken, with evidence, cost and fix;
 //! 6. [`search`]: every route between two places, with what stands in its way;
-//! 7. [`policy`], [`receipt`]: what was asked, and what a transfer really did.
+//! 7. [`policy`], [`receipt`]: what was asked, and what a transfer really did;
+//! 8. [`collective`]: what the members of a group do together, and what each way of it costs.
 #![forbid(unsafe_code)]
 
+pub mod collective;
 #[cfg(any(test, feature = "fixtures"))]
 pub mod fixture;
 pub mod hop;

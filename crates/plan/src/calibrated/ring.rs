@@ -9,7 +9,8 @@ impl Group {
     pub(super) fn ring(&self, collective: Collective, bytes: f64) -> Vec<Estimate> {
         let ranks = self.ranks();
         let rounds = collective.rounds();
-        let sent = rounds * (ranks - 1.0) / ranks * bytes;
+        let shape = collective.ring(ranks);
+        let sent = shape.volume * bytes;
         let inner = if self.per_domain > 1 {
             self.inner_rate()
         } else {
@@ -25,7 +26,7 @@ impl Group {
         } else {
             Bound::ScaleUp
         };
-        let steps = rounds * (ranks - 1.0);
+        let steps = shape.steps;
         let between = rounds * (f64::from(self.domains) - 1.0);
         let way = |protocol| {
             let constant = constants::of(protocol);

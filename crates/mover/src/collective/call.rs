@@ -1,0 +1,123 @@
+//! One call of a collective, as every rank of the group must make it.
+
+use std::fmt;
+
+use crowfly_route::collective::Collective;
+
+use super::element::Element;
+use super::reduce::Reduction;
+use crate::fabric::{Reader, Writer};
+
+/// Bytes of an encoded call.
+pub(crate) const CALL_BYTES: usize = 24;
+
+/// What a rank calls. All ranks of a group must call the same, in the same order.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Call {
+    /// What is done.
+    pub(crate) collective: u8,
+    pub(crate) element: u8,
+    pub(crate) reduction: u8,
+    /// 1 where half precision is summed in single precision.
+    pub(crate) wide: u8,
+    pub(crate) root: u32,
+    /// A number from the algorithm that was asked for: all ranks must ask for the same.
+    pub(crate) way: u32,
+    /// Numbers: of the whole buffer for all-reduce and broadcast, of one rank's part otherwise.
+    pub(crate) count: u64,
+}
+
+impl Call {
+    pub(crate) fn new(collective: Collective, element: Element, count: usize) -> Self {
+        let at = Collective::ALL
+            .iter()
+            .position(|known| *known == collective);
+        Self {
+            collective: at.and_then(|at| u8::try_from(at).ok()).unwrap_or(u8::MAX),
+            element: element.number(),
+            reduction: u8::MAX,
+            wide: 0,
+            root: u32::MAX,
+            way: 0,
+            count: count as u64,
+        }
+    }
+
+    pub(crate) fn reducing(mut self, reduction: Reduction, wide: bool) -> Self {
+        self.reduction = reduction.number();
+        self.wide = u8::from(wide);
+        self
+    }
+
+    pub(crate) fn encode(&self) -> [u8; CALL_BYTES] {
+        let mut out = Writer::default();
+        out.u8(self.collective)
+            .u8(self.element)
+            .u8(self.reduction)
+            .u8(self.wide)
+            .u32(self.root)
+            .u32(self.way)
+            .u64(self.count)
+            .u32(0);
+        let mut bytes = [0; CALL_BYTES];
+        for (to, from) in bytes.iter_mut().zip(out.finish()) {
+            *to = from;
+        }
+        bytes
+    }
+
+    pub(crate) fn decode(bytes: &[u8]) -> Option<Self> {
+        let mut fields = Reader::new(bytes);
+        let call = Self {
+            collective: fields.u8()?,
+            element: fields.u8()?,
+            reduction: fields.u8()?,
+            wide: fields.u8()?,
+            root: fields.u32()?,
+            way: fields.u32()?,
+            count: fields.u64()?,
+        };
+        fields.u32()?;
+        Some(call)
+    }
+}
+
+impl fmt::Display for Call {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let known = Collective::ALL.get(usize::from(self.collective));
+        f.write_str(known.map_or("an unknown collective", |known| known.as_str()))?;
+        if let Some(element) = Element::numbered(self.element)
+            && known != Some(&Collective::Barrier)
+        {
+            write!(f, " of {} {element}", self.count)?;
+        }
+        if let Some(reduction) = Reduction::numbered(self.reduction) {
+            write!(f, " by {reduction}")?;
+        }
+        if self.wide != 0 {
+            f.write_str(" in single precision")?;
+        }
+        if self.root != u32::MAX {
+            write!(f, " from rank {}", self.root)?;
+        }
+        if self.way != 0 {
+            write!(f, " by way {}", self.way)?;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_call_reads_back_and_says_what_it_is() {
+        let call =
+            Call::new(Collective::AllReduce, Element::Bf16, 1000).reducing(Reduction::Mean, true);
+        assert_eq!(Call::decode(&call.encode()), Some(call));
+        let text = "all-reduce of 1000 bf16 by mean in single precision";
+        assert_eq!(call.to_string(), text);
+        assert_eq!(Call::decode(&[0; 4]), None);
+    }
+}

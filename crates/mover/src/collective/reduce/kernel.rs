@@ -1,0 +1,107 @@
+//! One number, and the loop over many.
+
+/// A number of `N` bytes.
+pub(super) trait Scalar<const N: usize>: Copy {
+    fn load(bytes: [u8; N]) -> Self;
+    fn store(self) -> [u8; N];
+    fn add(self, other: Self) -> Self;
+    fn least(self, other: Self) -> Self;
+    fn greatest(self, other: Self) -> Self;
+    fn divide(self, by: usize) -> Self;
+}
+
+#[inline]
+pub(super) fn fold<T: Scalar<N>, const N: usize>(
+    into: &mut [u8],
+    with: &[u8],
+    of: impl Fn(T, T) -> T,
+) {
+    let (into, with) = (into.as_chunks_mut::<N>().0, with.as_chunks::<N>().0);
+    for (into, with) in into.iter_mut().zip(with) {
+        *into = of(T::load(*into), T::load(*with)).store();
+    }
+}
+
+macro_rules! integers {
+    ($($kind:ty: $size:literal),*) => {$(
+        impl Scalar<$size> for $kind {
+            #[inline]
+            fn load(bytes: [u8; $size]) -> Self {
+                Self::from_le_bytes(bytes)
+            }
+
+            #[inline]
+            fn store(self) -> [u8; $size] {
+                self.to_le_bytes()
+            }
+
+            #[inline]
+            fn add(self, other: Self) -> Self {
+                self.wrapping_add(other)
+            }
+
+            #[inline]
+            fn least(self, other: Self) -> Self {
+                self.min(other)
+            }
+
+            #[inline]
+            fn greatest(self, other: Self) -> Self {
+                self.max(other)
+            }
+
+            #[inline]
+            fn divide(self, by: usize) -> Self {
+                // More ranks than the kind can say make every quotient zero.
+                Self::try_from(by).map_or(0, |by| self.wrapping_div(by))
+            }
+        }
+    )*};
+}
+
+integers!(i8: 1, i16: 2, i32: 4, i64: 8, u8: 1);
+
+macro_rules! floats {
+    ($($kind:ty: $size:literal),*) => {$(
+        impl Scalar<$size> for $kind {
+            #[inline]
+            fn load(bytes: [u8; $size]) -> Self {
+                Self::from_le_bytes(bytes)
+            }
+
+            #[inline]
+            fn store(self) -> [u8; $size] {
+                self.to_le_bytes()
+            }
+
+            #[inline]
+            fn add(self, other: Self) -> Self {
+                let sum = self + other;
+                // The processor passes the first operand's NaN on; which rank's that is would
+                // depend on the algorithm.
+                if sum.is_nan() { Self::NAN } else { sum }
+            }
+
+            #[inline]
+            fn least(self, other: Self) -> Self {
+                let less = self < other || (self == other && self.is_sign_negative());
+                let least = if less { self } else { other };
+                if self.is_nan() || other.is_nan() { Self::NAN } else { least }
+            }
+
+            #[inline]
+            fn greatest(self, other: Self) -> Self {
+                let more = self > other || (self == other && self.is_sign_positive());
+                let greatest = if more { self } else { other };
+                if self.is_nan() || other.is_nan() { Self::NAN } else { greatest }
+            }
+
+            #[inline]
+            fn divide(self, by: usize) -> Self {
+                self / by as Self
+            }
+        }
+    )*};
+}
+
+floats!(f32: 4, f64: 8);
