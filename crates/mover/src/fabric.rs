@@ -72,6 +72,7 @@ pub use provider::{DEFAULT_DEADLINE, Imm};
 pub use rail::{RailReport, RailTotals};
 pub use region::{Access, LocalSlice, Region, RegionCore};
 pub use scheduler::{MAX_FLIGHTS, STRIPE};
+pub(crate) use session::Mailbox;
 pub use session::{MAX_CHECKED_RUNS, MAX_INBOX, MAX_SENDING};
 pub use settings::{Options, Settings};
 pub use totals::{NicTotals, PathTotals, PeerTotals, Totals};

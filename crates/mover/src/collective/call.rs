@@ -4,6 +4,7 @@ use std::fmt;
 
 use crowfly_route::collective::Collective;
 
+use super::choose::Algorithm;
 use super::element::Element;
 use super::reduce::Reduction;
 use crate::fabric::{Reader, Writer};
@@ -21,7 +22,7 @@ pub struct Call {
     /// 1 where half precision is summed in single precision.
     pub(crate) wide: u8,
     pub(crate) root: u32,
-    /// A number from the algorithm that was asked for: all ranks must ask for the same.
+    /// The algorithm's place among all: ranks must not choose differently.
     pub(crate) way: u32,
     /// Numbers: of the whole buffer for all-reduce and broadcast, of one rank's part otherwise.
     pub(crate) count: u64,
@@ -100,8 +101,11 @@ impl fmt::Display for Call {
         if self.root != u32::MAX {
             write!(f, " from rank {}", self.root)?;
         }
-        if self.way != 0 {
-            write!(f, " by way {}", self.way)?;
+        let way = usize::try_from(self.way).ok();
+        if let Some(way) = way.and_then(|way| Algorithm::ALL.get(way))
+            && self.way != 0
+        {
+            write!(f, " ({way})")?;
         }
         Ok(())
     }

@@ -4,6 +4,7 @@
 use std::collections::HashMap;
 use std::future::Future;
 use std::pin::Pin;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
@@ -27,6 +28,8 @@ struct State {
 pub(crate) struct Counters {
     state: Mutex<State>,
     changed: Condvar,
+    /// All arrivals of all values.
+    arrivals: AtomicU64,
 }
 
 impl Counters {
@@ -43,12 +46,27 @@ impl Counters {
         let count = state.counts.entry(imm).or_default();
         *count += 1;
         let count = *count;
+        self.arrivals.fetch_add(1, Ordering::Release);
         let due = |(at, wanted, _): &mut (Imm, u64, Waker)| *at == imm && *wanted <= count;
         let wakers: Vec<Waker> = state.waiting.extract_if(.., due).map(|w| w.2).collect();
         drop(state);
         self.changed.notify_all();
         wakers.into_iter().for_each(Waker::wake);
         true
+    }
+
+    /// Arrivals so far, of all values.
+    pub(crate) fn arrivals(&self) -> u64 {
+        self.arrivals.load(Ordering::Acquire)
+    }
+
+    /// Waits until there are more than `seen`, for `time` at most.
+    pub(crate) fn await_arrival(&self, seen: u64, time: Duration) {
+        let state = self.state();
+        // Arrivals are counted under the lock: none comes between this look and the wait.
+        if self.arrivals() == seen && !state.closed {
+            drop(self.changed.wait_timeout(state, time));
+        }
     }
 
     pub(crate) fn close(&self) {

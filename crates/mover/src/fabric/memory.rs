@@ -22,6 +22,7 @@ use rustix::mm::{Advice, MapFlags, ProtFlags};
 use crate::memory::{MemoryError, bind};
 
 mod copy;
+mod shared;
 
 pub(crate) use copy::{Caches, copy_slice};
 

@@ -308,6 +308,16 @@ impl Fabric {
         self.core.sessions.totals()
     }
 
+    /// How many values have arrived, of all counters.
+    pub(crate) fn arrivals(&self) -> u64 {
+        self.core.counters.arrivals()
+    }
+
+    /// Waits until more values have arrived than `seen`, for `time` at most.
+    pub(crate) fn await_arrival(&self, seen: u64, time: Duration) {
+        self.core.counters.await_arrival(seen, time);
+    }
+
     /// Waits until all `peers` have come to the barrier with this number as well.
     ///
     /// # Errors

@@ -1,20 +1,21 @@
 //! A connected peer: what can be done with it.
 
 use std::fmt;
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, OnceLock, Weak};
 use std::time::{Duration, Instant};
 
 use crowfly_route::obstacle::Obstacle;
 use crowfly_route::policy::Policy;
 
-use super::descriptor::RemoteSlice;
+use super::descriptor::{RegionDescriptor, RemoteSlice};
 use super::error::FabricError;
 use super::flight::{Order, Run};
 use super::identity::Incarnation;
+use super::memory::Backing;
 use super::provider::{FlightId, Imm, Verb};
 use super::rail::RailReport;
 use super::region::LocalSlice;
-use super::session::{MAX_CHECKED_RUNS, Session};
+use super::session::{MAX_CHECKED_RUNS, Mailbox, Session};
 use super::settings::Options;
 use super::transfer::{Canceller, Slot, Transfer};
 
@@ -177,6 +178,22 @@ impl Peer {
     /// Lets a rail that was taken out of use come back. The process that connected makes it anew.
     pub fn mend_rail(&self, index: usize) {
         self.session.mend_rail(index);
+    }
+
+    /// See [`Mailbox`].
+    pub(crate) fn deliver_to(&self, mailbox: Weak<dyn Mailbox>) {
+        self.session.deliver_to(mailbox);
+    }
+
+    /// Maps the peer's region as memory of this process, where both are on one host. The bytes may
+    /// change at any time, and stay mapped when the peer withdraws the region: only for memory that
+    /// its owner never takes back to use it as slices.
+    pub(crate) fn attach(
+        &self,
+        region: &RegionDescriptor,
+        deadline: Instant,
+    ) -> Option<Arc<Backing>> {
+        self.session.attach(region, deadline)
     }
 
     pub(crate) fn reach_barrier(&self, number: u64) {

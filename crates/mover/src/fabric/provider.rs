@@ -331,6 +331,12 @@ pub trait Link: Send + Sync {
     /// Ends the link: when this returns it touches no memory any more.
     fn close(&self);
 
+    /// A peer's region as memory of this process, where both are on one host. May block until the
+    /// deadline; called from threads of the caller.
+    fn attach(&self, _region: &RegionDescriptor, _deadline: Instant) -> Option<Arc<Backing>> {
+        None
+    }
+
     /// What the NIC's own counters have counted so far.
     ///
     /// # Errors

@@ -165,7 +165,7 @@ impl Region {
         &self.core.descriptor
     }
 
-    /// The memory itself, for requests to storage.
+    /// The memory itself, for requests to storage and for collectives.
     pub(crate) fn backing(&self) -> &Arc<Backing> {
         &self.core.backing
     }

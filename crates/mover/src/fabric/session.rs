@@ -10,9 +10,11 @@ use std::time::{Duration, Instant};
 use super::conn::{Conn, Frame, Handler, Incoming};
 use super::copier::Copier;
 use super::counter::{Counters, Seen};
+use super::descriptor::RegionDescriptor;
 use super::error::FabricError;
 use super::fields::{Reader, Writer};
 use super::identity::Incarnation;
+use super::memory::Backing;
 use super::provider::{Events, FlightId, Imm, Link, OpError, OpId, RailId};
 use super::region::RegionCore;
 use super::regions::Regions;
@@ -31,6 +33,8 @@ pub(crate) use mending::{Makings, Met};
 pub const MAX_INBOX: usize = 1024;
 /// Messages under way to one peer.
 pub const MAX_SENDING: usize = 1024;
+/// Why a peer is gone that took its leave.
+const GOODBYE: &str = "it ended the connection";
 /// Barriers that a peer may have reached ahead of this process.
 const MAX_BARRIERS: usize = 1024;
 
@@ -59,6 +63,15 @@ pub(crate) struct Parts {
     pub silence: Duration,
 }
 
+/// Who takes a peer's messages as they come, instead of [`Session::receive`].
+pub(crate) trait Mailbox: Send + Sync {
+    /// A message came. Called by threads that move bytes: it must not block.
+    fn message(&self, from: Incarnation, bytes: &[u8]);
+
+    /// The peer is gone, `orderly` when it said so itself; may be told more than once.
+    fn lost(&self, from: Incarnation, why: &str, orderly: bool);
+}
+
 /// What this process shares with one peer.
 pub(crate) struct Session {
     this: Weak<Self>,
@@ -84,6 +97,7 @@ pub(crate) struct Session {
     barriers: Mutex<BTreeMap<u64, u64>>,
     reached: Condvar,
     seen: Mutex<Seen>,
+    mailbox: OnceLock<Weak<dyn Mailbox>>,
 }
 
 fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -115,6 +129,7 @@ impl Session {
             barriers: Mutex::default(),
             reached: Condvar::new(),
             seen: Mutex::default(),
+            mailbox: OnceLock::new(),
         })
     }
 
@@ -169,6 +184,43 @@ impl Session {
             .iter()
             .for_each(|waiting| waiting.slot.put(Err(lost())));
         self.reached.notify_all();
+        if let Some(mailbox) = self.mailbox() {
+            mailbox.lost(self.peer, why, why == GOODBYE);
+        }
+    }
+
+    fn mailbox(&self) -> Option<Arc<dyn Mailbox>> {
+        self.mailbox.get()?.upgrade()
+    }
+
+    /// Has all messages that nobody received yet, and those to come, delivered there, and the end
+    /// told. A message that comes just now may be delivered before those that wait. Only the first
+    /// mailbox counts.
+    pub(crate) fn deliver_to(&self, mailbox: Weak<dyn Mailbox>) {
+        let waiting = {
+            let mut mail = locked(&self.mail);
+            let first = self.mailbox.set(mailbox).is_ok();
+            first.then(|| std::mem::take(&mut mail.inbox))
+        };
+        let Some(mailbox) = self.mailbox() else {
+            return;
+        };
+        for message in waiting.unwrap_or_default() {
+            mailbox.message(self.peer, &message);
+        }
+        if let Some(why) = self.scheduler.is_lost() {
+            mailbox.lost(self.peer, &why, why == GOODBYE);
+        }
+    }
+
+    /// Maps a peer's region, where it is on this host.
+    pub(crate) fn attach(
+        &self,
+        region: &RegionDescriptor,
+        deadline: Instant,
+    ) -> Option<Arc<Backing>> {
+        let links: Vec<Arc<dyn Link>> = locked(&self.links).values().cloned().collect();
+        links.iter().find_map(|link| link.attach(region, deadline))
     }
 
     /// Tells the peer that this is the end, and ends it.
@@ -346,6 +398,12 @@ impl Session {
 
     fn message(&self, conn: &Conn, id: u64, bytes: &[u8]) {
         let mut mail = locked(&self.mail);
+        if let Some(mailbox) = self.mailbox() {
+            drop(mail);
+            conn.send(Frame::answer(id, Status::Done));
+            mailbox.message(self.peer, bytes);
+            return;
+        }
         let receiver = mail.receivers.pop_front();
         let status = match &receiver {
             Some(_) => Status::Done,
@@ -447,7 +505,7 @@ impl Handler for Session {
                 self.mending_frame(header.kind, body)?;
             }
             Kind::Sum | Kind::Summed => self.checking_frame(conn, header, body)?,
-            Kind::Bye => self.lose("it ended the connection"),
+            Kind::Bye => self.lose(GOODBYE),
             _ => {
                 return Err(Violation(
                     "a frame that does not belong on a control connection",

@@ -147,6 +147,16 @@ struct State {
     questions: HashMap<u64, Capability>,
 }
 
+impl State {
+    /// Notes that a region is asked for, and what waits for it; answers the question's number.
+    fn ask(&mut self, capability: Capability, waiting: Vec<Op>) -> u64 {
+        self.maps.insert(capability, Mapping::Asked(waiting));
+        self.next_question += 1;
+        self.questions.insert(self.next_question, capability);
+        self.next_question
+    }
+}
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Lent {
     Mapped,
@@ -166,6 +176,7 @@ pub(crate) struct ShmLink {
     gate: Gate,
     state: Mutex<State>,
     withdrawn: Condvar,
+    mapped: Condvar,
     cpu: Mutex<CpuSeconds>,
 }
 
@@ -356,6 +367,7 @@ impl ShmLink {
                 _ => Vec::new(),
             }
         };
+        self.mapped.notify_all();
         for op in waiting {
             match &mapped {
                 Ok(mapped) => self.dispatch(op, Arc::clone(mapped)),
@@ -557,10 +569,7 @@ impl Link for ShmLink {
                     return Err(Refusal::Full(op));
                 }
                 state.ops.insert(id, op.verb);
-                state.maps.insert(capability, Mapping::Asked(vec![op]));
-                state.next_question += 1;
-                let question = state.next_question;
-                state.questions.insert(question, capability);
+                let question = state.ask(capability, vec![op]);
                 drop(state);
                 let body = capability.as_bytes().to_vec();
                 self.conn.send(Frame::new(Kind::Map, question, body));
@@ -614,6 +623,37 @@ impl Link for ShmLink {
             state = waited.unwrap_or_else(PoisonError::into_inner).0;
         }
         true
+    }
+
+    fn attach(&self, region: &RegionDescriptor, deadline: Instant) -> Option<Arc<Backing>> {
+        region.grant(Path::Shm, NAME)?;
+        let capability = region.capability();
+        let mut state = self.state();
+        if !state.maps.contains_key(&capability) {
+            if state.maps.len() >= MAX_MAPS {
+                return None;
+            }
+            let question = state.ask(capability, Vec::new());
+            drop(state);
+            let body = capability.as_bytes().to_vec();
+            self.conn.send(Frame::new(Kind::Map, question, body));
+            state = self.state();
+        }
+        loop {
+            match state.maps.get(&capability) {
+                Some(Mapping::Here(mapped)) => return Some(Arc::clone(&mapped.memory)),
+                Some(Mapping::Asked(_)) => {}
+                None => return None,
+            }
+            let left = deadline.saturating_duration_since(Instant::now());
+            if left.is_zero() || self.conn.is_broken() {
+                return None;
+            }
+            // A broken connection wakes nobody: look again now and then.
+            let nap = left.min(Duration::from_millis(50));
+            let waited = self.mapped.wait_timeout(state, nap);
+            state = waited.unwrap_or_else(PoisonError::into_inner).0;
+        }
     }
 
     fn close(&self) {

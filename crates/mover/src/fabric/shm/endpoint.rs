@@ -58,6 +58,7 @@ impl Endpoint for ShmEndpoint {
             gate: Gate::default(),
             state: Mutex::default(),
             withdrawn: Condvar::new(),
+            mapped: Condvar::new(),
             cpu: Mutex::default(),
         });
         let handler: Weak<ShmLink> = Arc::downgrade(&link);

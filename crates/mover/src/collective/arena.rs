@@ -1,0 +1,218 @@
+//! The memory of a rank that others write into and read, and where everything is in it.
+
+use std::ops::Range;
+use std::sync::atomic::{AtomicU64, Ordering, fence};
+
+use super::call::{CALL_BYTES, Call};
+use crate::fabric::{Backing, Reader, Writer};
+
+/// Bytes of a cache line: words that different ranks write stand apart.
+const LINE: usize = 64;
+/// Bytes in front of each chunk.
+pub(crate) const HEAD: usize = 64;
+/// Chunks under way between two ranks.
+pub(crate) const SLOTS: usize = 4;
+/// The largest chunk: larger ones fall out of a core's cache between writing and reading.
+const MOST_CHUNK: usize = 256 << 10;
+/// The smallest.
+const LEAST_CHUNK: usize = 8 << 10;
+/// What all chunks that a rank can receive at one time may take.
+const ALL_CHUNKS: usize = 64 << 20;
+/// Bytes of one of the two boards: both, and the buffer they come from, fit a core's cache.
+pub(crate) const BOARD: usize = 512 << 10;
+/// Boards that are used in turn.
+const BOARDS: usize = 2;
+
+/// Where everything is in the arena of each rank of a group of this size.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Layout {
+    ranks: usize,
+    pub chunk: usize,
+}
+
+impl Layout {
+    pub(crate) fn new(ranks: usize) -> Self {
+        let chunk = ALL_CHUNKS / SLOTS / ranks.max(1);
+        let chunk = chunk.clamp(LEAST_CHUNK, MOST_CHUNK) / LINE * LINE;
+        Self { ranks, chunk }
+    }
+
+    /// Words for the rank's own stage and entry, then a pair for each rank that sends to it.
+    const fn words(&self) -> usize {
+        (2 + 2 * self.ranks) * LINE
+    }
+
+    const fn slot(&self) -> usize {
+        HEAD + self.chunk
+    }
+
+    const fn boards(&self) -> usize {
+        self.words().next_multiple_of(4096)
+    }
+
+    const fn slots(&self) -> usize {
+        self.boards() + BOARDS * BOARD
+    }
+
+    /// Bytes of the arena.
+    pub(crate) const fn len(&self) -> usize {
+        self.slots() + 2 * self.ranks * SLOTS * self.slot()
+    }
+
+    /// How far the rank has come on its board.
+    pub(crate) const fn stage(&self) -> usize {
+        0
+    }
+
+    const fn entry(&self) -> usize {
+        LINE
+    }
+
+    /// Chunks that a rank has put here.
+    pub(crate) const fn head(&self, from: usize) -> usize {
+        (2 + 2 * from) * LINE
+    }
+
+    /// Chunks of a rank that were taken from here.
+    pub(crate) const fn tail(&self, from: usize) -> usize {
+        (3 + 2 * from) * LINE
+    }
+
+    /// The board in turn.
+    pub(crate) const fn board(&self, block: u64) -> usize {
+        self.boards() + (block % BOARDS as u64) as usize * BOARD
+    }
+
+    /// Where the `count`-th chunk of a rank is put.
+    pub(crate) const fn inbox(&self, from: usize, count: u64) -> usize {
+        let slot = (count % SLOTS as u64) as usize;
+        self.slots() + (from * SLOTS + slot) * self.slot()
+    }
+
+    /// Where the `count`-th chunk for a rank waits to be sent.
+    pub(crate) const fn outbox(&self, to: usize, count: u64) -> usize {
+        self.inbox(self.ranks + to, count)
+    }
+}
+
+/// What a rank says of the call it is in, for others on its host to look at.
+pub(crate) fn say_entry(arena: &Backing, layout: &Layout, number: u64, call: &Call) {
+    let Some(words) = entry(arena, layout) else {
+        return;
+    };
+    let [sequence, rest @ ..] = words;
+    // Odd while it changes.
+    sequence.store(2 * number + 1, Ordering::Relaxed);
+    fence(Ordering::Release);
+    let bytes = call.encode();
+    for (word, bytes) in rest.iter().zip(bytes.as_chunks::<8>().0) {
+        word.store(u64::from_le_bytes(*bytes), Ordering::Relaxed);
+    }
+    sequence.store(2 * number + 2, Ordering::Release);
+}
+
+/// What a rank calls as its call of this number; `None` when it is in another one.
+pub(crate) fn read_entry(arena: &Backing, layout: &Layout, number: u64) -> Option<Call> {
+    let [sequence, rest @ ..] = entry(arena, layout)?;
+    let wanted = 2 * number + 2;
+    if sequence.load(Ordering::Acquire) != wanted {
+        return None;
+    }
+    let mut bytes = [0; CALL_BYTES];
+    for (word, bytes) in rest.iter().zip(bytes.as_chunks_mut::<8>().0) {
+        *bytes = word.load(Ordering::Relaxed).to_le_bytes();
+    }
+    fence(Ordering::Acquire);
+    (sequence.load(Ordering::Relaxed) == wanted).then(|| Call::decode(&bytes))?
+}
+
+fn entry<'a>(arena: &'a Backing, layout: &Layout) -> Option<[&'a AtomicU64; 4]> {
+    let at = layout.entry();
+    let word = |index: usize| arena.word(at + index * size_of::<u64>());
+    Some([word(0)?, word(1)?, word(2)?, word(3)?])
+}
+
+/// What stands in front of each chunk.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Head {
+    /// Which call of the group it belongs to.
+    pub number: u64,
+    pub call: Call,
+    /// Bytes of the chunk.
+    pub len: u64,
+}
+
+impl Head {
+    pub(crate) fn encode(&self) -> [u8; HEAD] {
+        let mut out = Writer::default();
+        out.u64(self.number).u64(self.len).raw(&self.call.encode());
+        let mut bytes = [0; HEAD];
+        for (to, from) in bytes.iter_mut().zip(out.finish()) {
+            *to = from;
+        }
+        bytes
+    }
+
+    pub(crate) fn decode(bytes: &[u8; HEAD]) -> Option<Self> {
+        let mut fields = Reader::new(bytes);
+        let (number, len) = (fields.u64()?, fields.u64()?);
+        let call = Call::decode(&fields.array::<CALL_BYTES>()?)?;
+        Some(Self { number, call, len })
+    }
+}
+
+/// A range of an arena as a slice of its region.
+pub(crate) const fn range(start: usize, len: usize) -> Range<usize> {
+    start..start + len
+}
+
+#[cfg(test)]
+mod tests {
+    use crowfly_route::collective::Collective;
+
+    use super::*;
+    use crate::collective::Element;
+    use crate::fabric::Buffer;
+
+    #[test]
+    fn nothing_of_an_arena_overlaps_anything_else() {
+        for ranks in [1, 2, 9, 64, 256] {
+            let layout = Layout::new(ranks);
+            let mut ranges = vec![range(layout.stage(), 8), range(layout.entry(), 32)];
+            ranges.extend((0..2).map(|block| range(layout.board(block), BOARD)));
+            for rank in 0..ranks {
+                ranges.push(range(layout.head(rank), 8));
+                ranges.push(range(layout.tail(rank), 8));
+                for count in 0..SLOTS as u64 {
+                    ranges.push(range(layout.inbox(rank, count), HEAD + layout.chunk));
+                    ranges.push(range(layout.outbox(rank, count), HEAD + layout.chunk));
+                }
+            }
+            ranges.sort_by_key(|range| range.start);
+            assert!(
+                ranges.is_sorted_by(|a, b| a.end <= b.start),
+                "{ranks} ranks"
+            );
+            assert!(ranges.last().is_some_and(|last| last.end <= layout.len()));
+        }
+    }
+
+    #[test]
+    fn an_entry_is_read_for_the_call_it_is_of_and_no_other() {
+        let layout = Layout::new(2);
+        let arena = Buffer::zeroed(layout.len(), None)
+            .expect("memory")
+            .into_backing();
+        let call = Call::new(Collective::AllGather, Element::F16, 77);
+        assert_eq!(read_entry(&arena, &layout, 0), None);
+        say_entry(&arena, &layout, 3, &call);
+        assert_eq!(read_entry(&arena, &layout, 3), Some(call));
+        assert_eq!(read_entry(&arena, &layout, 2), None);
+        let head = Head {
+            number: 3,
+            call,
+            len: 12,
+        };
+        assert_eq!(Head::decode(&head.encode()), Some(head));
+    }
+}

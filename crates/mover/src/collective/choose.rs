@@ -1,0 +1,308 @@
+//! Which algorithm a call uses, and why. All ranks choose by the same numbers, so all choose the same;
+//! the choice travels with every chunk, and one that differs is an error and not a hang.
+
+use std::fmt;
+use std::str::FromStr;
+
+use crowfly_route::collective::{Collective, Shape};
+use crowfly_route::units::significant;
+use serde::Serialize;
+
+use super::hosts::Hosts;
+
+/// How a collective is done.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Algorithm {
+    /// One rank alone: nothing moves.
+    Alone,
+    /// All take what they need straight from each other's memory; on one host.
+    Flat,
+    /// One ring through all ranks.
+    Ring,
+    /// Everyone to everyone.
+    Direct,
+    /// Recursive halving and doubling (Rabenseifner).
+    Halving,
+    /// Recursive doubling: everything in every step.
+    Doubling,
+    /// A binomial tree.
+    Tree,
+    /// One rank after the other, chunk by chunk.
+    Chain,
+    /// Inside hosts over shared memory, between hosts in rings, one for each rank of a host.
+    Hierarchical,
+    /// Messages to ranks at doubling distances.
+    Dissemination,
+}
+
+impl Algorithm {
+    /// All of them.
+    pub const ALL: [Self; 10] = [
+        Self::Alone,
+        Self::Flat,
+        Self::Ring,
+        Self::Direct,
+        Self::Halving,
+        Self::Doubling,
+        Self::Tree,
+        Self::Chain,
+        Self::Hierarchical,
+        Self::Dissemination,
+    ];
+
+    /// The word used in options, tables and JSON.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Alone => "alone",
+            Self::Flat => "flat",
+            Self::Ring => "ring",
+            Self::Direct => "direct",
+            Self::Halving => "halving",
+            Self::Doubling => "doubling",
+            Self::Tree => "tree",
+            Self::Chain => "chain",
+            Self::Hierarchical => "hierarchical",
+            Self::Dissemination => "dissemination",
+        }
+    }
+
+    /// Those that can do a collective among these hosts.
+    pub fn of(collective: Collective, hosts: &Hosts, ranks: usize) -> Vec<Self> {
+        if ranks == 1 {
+            return vec![Self::Alone];
+        }
+        let mut all = Vec::new();
+        if hosts.len() == 1 {
+            all.push(Self::Flat);
+        }
+        all.extend_from_slice(match collective {
+            Collective::AllReduce => &[
+                Self::Ring,
+                Self::Direct,
+                Self::Halving,
+                Self::Doubling,
+                Self::Tree,
+            ],
+            Collective::ReduceScatter | Collective::AllGather => &[Self::Ring, Self::Direct],
+            Collective::Broadcast => &[Self::Tree, Self::Chain],
+            Collective::AllToAll => &[Self::Direct],
+            Collective::Barrier => &[Self::Dissemination],
+        });
+        if collective == Collective::AllReduce && hosts.len() > 1 && hosts.most() > 1 {
+            all.push(Self::Hierarchical);
+        }
+        all
+    }
+}
+
+impl fmt::Display for Algorithm {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.as_str())
+    }
+}
+
+/// The text names no algorithm.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "`{0}` is no algorithm; choose flat, ring, direct, halving, doubling, tree, chain, hierarchical or dissemination"
+)]
+pub struct UnknownAlgorithm(pub String);
+
+impl FromStr for Algorithm {
+    type Err = UnknownAlgorithm;
+
+    fn from_str(text: &str) -> Result<Self, UnknownAlgorithm> {
+        let named = Self::ALL.into_iter().find(|known| known.as_str() == text);
+        named.ok_or_else(|| UnknownAlgorithm(text.to_owned()))
+    }
+}
+
+/// What a step and a byte cost between two ranks.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct LinkCost {
+    /// Seconds from one rank's call to the other's.
+    pub latency: f64,
+    /// Bytes per second.
+    pub rate: f64,
+}
+
+/// What the choice goes by. It must be the same at all ranks.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Costs {
+    /// Between ranks of one host.
+    pub shared: LinkCost,
+    /// Between hosts.
+    pub network: LinkCost,
+}
+
+impl Default for Costs {
+    /// Assumed, near what two cores of a server reach over shared memory and over TCP.
+    fn default() -> Self {
+        Self {
+            shared: LinkCost {
+                latency: 1e-6,
+                rate: 5e9,
+            },
+            network: LinkCost {
+                latency: 30e-6,
+                rate: 1.2e9,
+            },
+        }
+    }
+}
+
+/// How much faster a pass over boards is than a chunk's way from one rank to another. Assumed, near
+/// what two cores measure.
+const BOARD_SPEEDUP: f64 = 4.0;
+
+/// What was chosen.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Choice {
+    pub algorithm: Algorithm,
+    pub because: String,
+}
+
+/// The fastest way by the model, or the one asked for if it can be used.
+pub(crate) fn choose(
+    collective: Collective,
+    bytes: usize,
+    hosts: &Hosts,
+    ranks: usize,
+    costs: &Costs,
+    asked: Option<Algorithm>,
+) -> Option<Choice> {
+    let usable = Algorithm::of(collective, hosts, ranks);
+    if let Some(asked) = asked.filter(|_| ranks > 1) {
+        return usable.contains(&asked).then(|| Choice {
+            algorithm: asked,
+            because: "asked for".into(),
+        });
+    }
+    let mut timed: Vec<(f64, Algorithm)> = usable
+        .into_iter()
+        .map(|way| {
+            (
+                seconds(way, collective, bytes as f64, hosts, ranks as f64, costs),
+                way,
+            )
+        })
+        .collect();
+    timed.sort_by(|a, b| a.0.total_cmp(&b.0));
+    let (least, algorithm) = *timed.first()?;
+    let because = match timed.get(1) {
+        None => "the only way".to_owned(),
+        Some((next, other)) => format!(
+            "{} µs by the model, {other} {} µs",
+            significant(least * 1e6),
+            significant(next * 1e6)
+        ),
+    };
+    Some(Choice { algorithm, because })
+}
+
+/// How long a way takes by the model.
+fn seconds(
+    way: Algorithm,
+    collective: Collective,
+    bytes: f64,
+    hosts: &Hosts,
+    ranks: f64,
+    costs: &Costs,
+) -> f64 {
+    let link = if hosts.len() > 1 {
+        costs.network
+    } else {
+        costs.shared
+    };
+    let (shared, local) = (costs.shared, hosts.most() as f64);
+    let depth = ranks.log2().ceil();
+    let shape = match way {
+        Algorithm::Alone => return 0.0,
+        Algorithm::Flat => {
+            // Written to the board, read by whoever reduces it, and read again as the result; all
+            // ranks do so at the same time, and the boards stay in the caches.
+            let passes = collective.rounds() + 1.0;
+            return passes * (shared.latency + bytes / (BOARD_SPEEDUP * shared.rate));
+        }
+        Algorithm::Ring => Shape::ring(collective, ranks),
+        Algorithm::Direct => Shape::direct(collective, ranks),
+        Algorithm::Halving => Shape::halving(collective, ranks),
+        Algorithm::Doubling => {
+            let beyond = if depth == ranks.log2() { 0.0 } else { 1.0 };
+            Shape {
+                steps: depth + beyond,
+                volume: depth + beyond,
+            }
+        }
+        Algorithm::Tree => Shape::tree(collective, ranks),
+        Algorithm::Chain => Shape {
+            steps: ranks - 1.0,
+            volume: 1.0,
+        },
+        Algorithm::Dissemination => Shape {
+            steps: depth,
+            volume: 0.0,
+        },
+        Algorithm::Hierarchical => {
+            let inside = Shape::direct(collective, local);
+            let outside = Shape::ring(collective, hosts.len() as f64);
+            return inside.seconds(bytes, shared.latency, shared.rate)
+                + outside.seconds(bytes, link.latency, link.rate);
+        }
+    };
+    shape.seconds(bytes, link.latency, link.rate)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn chosen(collective: Collective, bytes: usize, hosts: &[u8]) -> Algorithm {
+        let (of, costs) = (Hosts::of(hosts), Costs::default());
+        let choice = choose(collective, bytes, &of, hosts.len(), &costs, None);
+        choice.expect("there is a way").algorithm
+    }
+
+    #[test]
+    fn ranks_of_one_host_use_each_others_memory_and_ranks_alone_do_nothing() {
+        assert_eq!(
+            chosen(Collective::AllReduce, 1 << 20, &[0, 0]),
+            Algorithm::Flat
+        );
+        assert_eq!(
+            chosen(Collective::AllReduce, 1 << 20, &[0]),
+            Algorithm::Alone
+        );
+    }
+
+    #[test]
+    fn between_hosts_few_bytes_take_few_steps_and_many_bytes_the_least_traffic() {
+        let apart = [0, 1, 2, 3, 4, 5, 6, 7];
+        assert_eq!(
+            chosen(Collective::AllReduce, 64, &apart),
+            Algorithm::Doubling
+        );
+        let many = chosen(Collective::AllReduce, 256 << 20, &apart);
+        assert_eq!(many, Algorithm::Direct, "as much as a ring, in fewer steps");
+        assert_eq!(chosen(Collective::Broadcast, 64, &apart), Algorithm::Tree);
+        assert_eq!(
+            chosen(Collective::Broadcast, 256 << 20, &apart),
+            Algorithm::Chain
+        );
+    }
+
+    #[test]
+    fn several_ranks_on_each_of_several_hosts_reduce_inside_first() {
+        let chosen = chosen(Collective::AllReduce, 64 << 20, &[0, 0, 0, 0, 1, 1, 1, 1]);
+        assert_eq!(chosen, Algorithm::Hierarchical);
+    }
+
+    #[test]
+    fn what_was_asked_for_is_used_or_refused_and_the_reason_says_so() {
+        let (hosts, costs) = (Hosts::of(&[0, 1]), Costs::default());
+        let asked = |way| choose(Collective::AllReduce, 8, &hosts, 2, &costs, Some(way));
+        assert_eq!(asked(Algorithm::Ring).expect("usable").because, "asked for");
+        assert_eq!(asked(Algorithm::Flat), None, "two hosts share no memory");
+    }
+}

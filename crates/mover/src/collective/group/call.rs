@@ -1,0 +1,587 @@
+//! The collectives.
+
+use std::ops::Range;
+use std::time::Instant;
+
+use crowfly_route::collective::Collective;
+use crowfly_route::receipt::Path;
+use crowfly_route::units::Bytes;
+
+use super::{CallOptions, Group};
+use crate::collective::call::Call;
+use crate::collective::choose::{Algorithm, Choice, choose};
+use crate::collective::element::Element;
+use crate::collective::error::CollectiveError;
+use crate::collective::execute::{Work, execute};
+use crate::collective::flat::Rule;
+use crate::collective::lane::{Moved, count};
+use crate::collective::patience::{Patience, Waiting};
+use crate::collective::receipt::{COLLECTIVE_SCHEMA, CollectiveReceipt, PathBytes};
+use crate::collective::reduce::{self, Reduction};
+use crate::collective::schedule::{self, Circle, Schedule};
+
+/// What a call works on.
+enum Data<'a> {
+    /// One buffer, in which the result is.
+    Here(&'a mut [u8]),
+    /// From one buffer to another.
+    FromTo(&'a [u8], &'a mut [u8]),
+}
+
+/// The parts for each rank, and those from each.
+type Parts<'a> = (&'a [Range<usize>], &'a [Range<usize>]);
+
+/// All that a call is about.
+struct Task<'a> {
+    collective: Collective,
+    element: Element,
+    reduction: Option<Reduction>,
+    root: Option<usize>,
+    /// What nccl-tests calls the size, in bytes.
+    size: usize,
+    /// Numbers: of the whole buffer for all-reduce and broadcast, of one rank's part otherwise.
+    count: usize,
+    data: Data<'a>,
+    /// Of an all-to-all with parts of different sizes: those to each rank, and those from each.
+    parts: Option<Parts<'a>>,
+}
+
+impl Group {
+    /// Reduces everyone's numbers into one result, which everyone has in `data` afterwards.
+    ///
+    /// # Errors
+    /// [`CollectiveError`]; the bytes must be a whole number of elements.
+    pub fn all_reduce(
+        &mut self,
+        data: &mut [u8],
+        element: Element,
+        reduction: Reduction,
+        options: CallOptions,
+    ) -> Result<CollectiveReceipt, CollectiveError> {
+        let count = numbers(Collective::AllReduce, data.len(), element)?;
+        self.call(
+            Task {
+                collective: Collective::AllReduce,
+                element,
+                reduction: Some(reduction),
+                root: None,
+                size: data.len(),
+                count,
+                data: Data::Here(data),
+                parts: None,
+            },
+            options,
+        )
+    }
+
+    /// Reduces everyone's `input`, a part for each rank one after the other; `output` is this rank's
+    /// part of the result.
+    ///
+    /// # Errors
+    /// [`CollectiveError`]; `input` must be as long as `output` times the ranks.
+    pub fn reduce_scatter(
+        &mut self,
+        input: &[u8],
+        output: &mut [u8],
+        element: Element,
+        reduction: Reduction,
+        options: CallOptions,
+    ) -> Result<CollectiveReceipt, CollectiveError> {
+        let collective = Collective::ReduceScatter;
+        let count = numbers(collective, output.len(), element)?;
+        fits(collective, input.len(), output.len() * self.size())?;
+        self.call(
+            Task {
+                collective,
+                element,
+                reduction: Some(reduction),
+                root: None,
+                size: input.len(),
+                count,
+                data: Data::FromTo(input, output),
+                parts: None,
+            },
+            options,
+        )
+    }
+
+    /// Gathers everyone's `input`; `output` has them all, in the order of the ranks.
+    ///
+    /// # Errors
+    /// [`CollectiveError`]; `output` must be as long as `input` times the ranks.
+    pub fn all_gather(
+        &mut self,
+        input: &[u8],
+        output: &mut [u8],
+        element: Element,
+        options: CallOptions,
+    ) -> Result<CollectiveReceipt, CollectiveError> {
+        let collective = Collective::AllGather;
+        let count = numbers(collective, input.len(), element)?;
+        fits(collective, output.len(), input.len() * self.size())?;
+        self.call(
+            Task {
+                collective,
+                element,
+                reduction: None,
+                root: None,
+                size: output.len(),
+                count,
+                data: Data::FromTo(input, output),
+                parts: None,
+            },
+            options,
+        )
+    }
+
+    /// Gives everyone what `root` has in `data`.
+    ///
+    /// # Errors
+    /// [`CollectiveError`].
+    pub fn broadcast(
+        &mut self,
+        data: &mut [u8],
+        root: usize,
+        element: Element,
+        options: CallOptions,
+    ) -> Result<CollectiveReceipt, CollectiveError> {
+        let collective = Collective::Broadcast;
+        let count = numbers(collective, data.len(), element)?;
+        if root >= self.size() {
+            let what = format!("there is no rank {root} among {}", self.size());
+            return Err(bad(collective, what));
+        }
+        self.call(
+            Task {
+                collective,
+                element,
+                reduction: None,
+                root: Some(root),
+                size: data.len(),
+                count,
+                data: Data::Here(data),
+                parts: None,
+            },
+            options,
+        )
+    }
+
+    /// Sends each rank its part of `input` and receives one from each into `output`; all parts are of
+    /// the same size.
+    ///
+    /// # Errors
+    /// [`CollectiveError`]; both must be of the same length, a whole number of elements for each
+    /// rank.
+    pub fn all_to_all(
+        &mut self,
+        input: &[u8],
+        output: &mut [u8],
+        element: Element,
+        options: CallOptions,
+    ) -> Result<CollectiveReceipt, CollectiveError> {
+        let collective = Collective::AllToAll;
+        fits(collective, output.len(), input.len())?;
+        let part = output.len() / self.size();
+        let count = numbers(collective, part, element)?;
+        fits(collective, output.len(), part * self.size())?;
+        let parts: Vec<Range<usize>> = (0..self.size())
+            .map(|r| r * count..(r + 1) * count)
+            .collect();
+        self.call(
+            Task {
+                collective,
+                element,
+                reduction: None,
+                root: None,
+                size: output.len(),
+                count,
+                data: Data::FromTo(input, output),
+                parts: Some((&parts, &parts)),
+            },
+            options,
+        )
+    }
+
+    /// As [`Group::all_to_all`], with parts of any sizes: `to[r]` numbers for rank `r`, one part after
+    /// the other, and `from[r]` numbers from it.
+    ///
+    /// # Errors
+    /// [`CollectiveError`]; the sums must be the lengths of the buffers, and what one rank expects
+    /// must be what the other sends.
+    pub fn all_to_all_v(
+        &mut self,
+        (input, to): (&[u8], &[usize]),
+        (output, from): (&mut [u8], &[usize]),
+        element: Element,
+        options: CallOptions,
+    ) -> Result<CollectiveReceipt, CollectiveError> {
+        let collective = Collective::AllToAll;
+        let to = parts(to, self.size(), input.len(), element)?;
+        let from = parts(from, self.size(), output.len(), element)?;
+        let options = CallOptions {
+            algorithm: Some(options.algorithm.unwrap_or(Algorithm::Direct)),
+            ..options
+        };
+        self.call(
+            Task {
+                collective,
+                element,
+                reduction: None,
+                root: None,
+                size: output.len(),
+                // What it is differs from rank to rank.
+                count: usize::MAX,
+                data: Data::FromTo(input, output),
+                parts: Some((&to, &from)),
+            },
+            options,
+        )
+    }
+
+    /// Returns when all ranks have called it.
+    ///
+    /// # Errors
+    /// [`CollectiveError`].
+    pub fn barrier(&mut self, options: CallOptions) -> Result<CollectiveReceipt, CollectiveError> {
+        self.call(
+            Task {
+                collective: Collective::Barrier,
+                element: Element::U8,
+                reduction: None,
+                root: None,
+                size: 0,
+                count: 0,
+                data: Data::Here(&mut []),
+                parts: None,
+            },
+            options,
+        )
+    }
+
+    fn call(
+        &mut self,
+        task: Task<'_>,
+        options: CallOptions,
+    ) -> Result<CollectiveReceipt, CollectiveError> {
+        if let Some(failure) = &self.failure {
+            return Err(failure.clone());
+        }
+        let started = Instant::now();
+        let (collective, ranks) = (task.collective, self.size());
+        let costs = &self.settings.costs;
+        let asked = options.algorithm;
+        let choice = choose(collective, task.size, &self.hosts, ranks, costs, asked);
+        let Some(choice) = choice else {
+            let asked = asked.map_or("", Algorithm::as_str);
+            let hosts = self.hosts.len();
+            let what = format!("{ranks} ranks on {hosts} hosts cannot do it by {asked}");
+            return Err(bad(collective, what));
+        };
+        let wide = options.wide && task.element.is_half() && task.reduction.is_some();
+        self.number += 1;
+        let mut call = Call::new(collective, task.element, task.count);
+        if let Some(reduction) = task.reduction {
+            call = call.reducing(reduction, wide);
+        }
+        call.root = task
+            .root
+            .and_then(|root| u32::try_from(root).ok())
+            .unwrap_or(u32::MAX);
+        let way = Algorithm::ALL
+            .iter()
+            .position(|way| *way == choice.algorithm);
+        call.way = way.map_or(0, |way| way as u32);
+        self.council.enter(self.number, call);
+        if let Some(Some(arena)) = self.near.get(self.me) {
+            crate::collective::arena::say_entry(arena, &self.layout, self.number, &call);
+        }
+        let (element, reduction, size) = (task.element, task.reduction, task.size);
+        let done = self.carry_out(task, &choice, call, wide, &options);
+        let (chunks, waited) = match done {
+            Ok(done) => done,
+            Err(error) => {
+                self.failure = Some(error.clone());
+                return Err(error);
+            }
+        };
+        let mut moved = Moved::new();
+        for lane in self.lanes.iter_mut().flatten() {
+            lane.moved(&mut moved);
+        }
+        if let Some(flat) = &mut self.flat {
+            count(&mut moved, Path::Shm, std::mem::take(&mut flat.taken));
+        }
+        moved.retain(|(_, bytes)| bytes.0 > 0);
+        moved.sort_by_key(|(path, _)| *path);
+        Ok(CollectiveReceipt {
+            schema: COLLECTIVE_SCHEMA,
+            collective,
+            element,
+            reduction,
+            wide,
+            size: Bytes(size as u64),
+            number: self.number,
+            rank: self.me,
+            ranks,
+            hosts: self.hosts.len(),
+            algorithm: choice.algorithm,
+            because: choice.because,
+            moved: moved
+                .into_iter()
+                .map(|(path, bytes)| PathBytes { path, bytes })
+                .collect(),
+            chunks,
+            seconds: started.elapsed().as_secs_f64(),
+            waited: waited.as_secs_f64(),
+        })
+    }
+
+    /// Moves and reduces; answers chunks sent and the time spent waiting.
+    fn carry_out(
+        &mut self,
+        task: Task<'_>,
+        choice: &Choice,
+        call: Call,
+        wide: bool,
+        options: &CallOptions,
+    ) -> Result<(u64, std::time::Duration), CollectiveError> {
+        let (me, ranks) = (self.me, self.size());
+        let rule = Rule {
+            element: task.element,
+            reduction: task.reduction.unwrap_or(Reduction::Sum),
+            wide,
+        };
+        let mut patience = Patience::new(Waiting {
+            council: &self.council,
+            fabric: &self.mesh.fabric,
+            near: &self.near,
+            layout: self.layout,
+            number: self.number,
+            call,
+            rank: me,
+            roomy: self.roomy,
+            allowed: options.allowed(),
+        });
+        if ranks == 1 {
+            alone(task.data);
+            return Ok((0, patience.waited));
+        }
+        if let (Algorithm::Flat, Some(flat)) = (choice.algorithm, &mut self.flat) {
+            let patience = &mut patience;
+            match (task.collective, task.data) {
+                (Collective::AllReduce, Data::Here(data)) => flat.all_reduce(data, rule, patience),
+                (Collective::Broadcast, Data::Here(data)) => {
+                    flat.broadcast(data, task.root.unwrap_or_default(), patience)
+                }
+                (Collective::ReduceScatter, Data::FromTo(input, output)) => {
+                    flat.reduce_scatter(input, output, rule, patience)
+                }
+                (Collective::AllGather, Data::FromTo(input, output)) => {
+                    flat.all_gather(input, output, patience)
+                }
+                (Collective::AllToAll, Data::FromTo(input, output)) => {
+                    flat.all_to_all(input, output, task.element.size(), patience)
+                }
+                _ => flat.barrier(patience),
+            }?;
+            return Ok((0, patience.waited));
+        }
+        // Sums of half precision go round in single precision, twice as long.
+        let element = if wide { Element::F32 } else { task.element };
+        let plan = Plan {
+            group: self.members.len(),
+            me,
+            hosts: &self.hosts,
+            chunk: (self.layout.chunk / element.size()).max(1),
+        };
+        let actions = plan.schedule(&task, choice.algorithm);
+        let mut scratch = std::mem::take(&mut self.scratch);
+        let mut run = |input: Option<&[u8]>, buffer: &mut [u8]| {
+            let work = Work {
+                input,
+                buffer,
+                element,
+                reduction: rule.reduction,
+                ranks,
+                call,
+            };
+            execute(&mut self.lanes, &actions, work, &mut patience)
+        };
+        let part = |rank: usize, len: usize| rank * len..(rank + 1) * len;
+        let chunks = match (task.collective, task.data) {
+            (_, Data::Here(data)) if wide => {
+                scratch.resize(2 * data.len(), 0);
+                reduce::widen(task.element, data, &mut scratch);
+                let chunks = run(None, &mut scratch);
+                reduce::narrow(task.element, &scratch, data);
+                chunks
+            }
+            (_, Data::Here(data)) => run(None, data),
+            (Collective::ReduceScatter, Data::FromTo(input, output)) => {
+                let len = output.len();
+                if wide {
+                    scratch.resize(2 * input.len(), 0);
+                    reduce::widen(task.element, input, &mut scratch);
+                } else {
+                    scratch.clear();
+                    scratch.extend_from_slice(input);
+                }
+                let chunks = run(None, &mut scratch);
+                if wide {
+                    let mine = scratch.get(part(me, 2 * len)).unwrap_or_default();
+                    reduce::narrow(task.element, mine, output);
+                } else {
+                    copy(scratch.get(part(me, len)), output);
+                }
+                chunks
+            }
+            (Collective::AllGather, Data::FromTo(input, output)) => {
+                copy(
+                    Some(input),
+                    output.get_mut(part(me, input.len())).unwrap_or_default(),
+                );
+                run(None, output)
+            }
+            (_, Data::FromTo(input, output)) => {
+                if let Some((to, from)) = task.parts
+                    && let (Some(to), Some(from)) = (to.get(me), from.get(me))
+                {
+                    let size = element.size();
+                    let bytes = |part: &Range<usize>| part.start * size..part.end * size;
+                    copy(
+                        input.get(bytes(to)),
+                        output.get_mut(bytes(from)).unwrap_or_default(),
+                    );
+                }
+                run(Some(input), output)
+            }
+        };
+        self.scratch = scratch;
+        Ok((chunks?, patience.waited))
+    }
+}
+
+/// What a schedule is made of.
+struct Plan<'a> {
+    group: usize,
+    me: usize,
+    hosts: &'a crate::collective::hosts::Hosts,
+    chunk: usize,
+}
+
+impl Plan<'_> {
+    fn schedule(&self, task: &Task<'_>, algorithm: Algorithm) -> Schedule {
+        let members: Vec<usize> = (0..self.group).collect();
+        let circle = Circle {
+            members: &members,
+            me: self.me,
+            chunk: self.chunk,
+            last: true,
+        };
+        let mut out = Schedule::new();
+        let one = 0..task.count;
+        let all = 0..task.count.saturating_mul(self.group);
+        match (task.collective, algorithm) {
+            (Collective::AllReduce, Algorithm::Hierarchical) => {
+                schedule::hierarchical_reduce(&mut out, self.me, self.hosts, self.chunk, &one);
+            }
+            (Collective::AllReduce, Algorithm::Direct) => {
+                schedule::direct_reduce(&mut out, &circle, &one);
+            }
+            (Collective::AllReduce, Algorithm::Halving) => {
+                schedule::halving_reduce(&mut out, &circle, &one);
+            }
+            (Collective::AllReduce, Algorithm::Doubling) => {
+                schedule::doubling_reduce(&mut out, &circle, &one);
+            }
+            (Collective::AllReduce, Algorithm::Tree) => {
+                schedule::tree_reduce(&mut out, &circle, &one);
+            }
+            (Collective::AllReduce, _) => schedule::ring_reduce(&mut out, &circle, &one),
+            (Collective::ReduceScatter, Algorithm::Direct) => {
+                schedule::direct_scatter(&mut out, &circle, &all);
+            }
+            (Collective::ReduceScatter, _) => schedule::ring_scatter(&mut out, &circle, &all),
+            (Collective::AllGather, Algorithm::Direct) => {
+                schedule::direct_gather(&mut out, &circle, &all);
+            }
+            (Collective::AllGather, _) => schedule::ring_gather(&mut out, &circle, &all),
+            (Collective::Broadcast, Algorithm::Chain) => {
+                schedule::chain(&mut out, &circle, task.root.unwrap_or_default(), &one);
+            }
+            (Collective::Broadcast, _) => {
+                schedule::tree_broadcast(&mut out, &circle, task.root.unwrap_or_default(), &one);
+            }
+            (Collective::AllToAll, _) => {
+                if let Some((to, from)) = task.parts {
+                    schedule::all_to_all(&mut out, &circle, to, from);
+                }
+            }
+            (Collective::Barrier, _) => schedule::dissemination(&mut out, &circle),
+        }
+        out
+    }
+}
+
+/// One rank's own numbers are the result.
+fn alone(data: Data<'_>) {
+    if let Data::FromTo(input, output) = data {
+        copy(Some(input), output);
+    }
+}
+
+fn copy(from: Option<&[u8]>, to: &mut [u8]) {
+    if let Some(from) = from.filter(|from| from.len() == to.len()) {
+        to.copy_from_slice(from);
+    }
+}
+
+fn bad(collective: Collective, what: String) -> CollectiveError {
+    let collective = collective.as_str();
+    CollectiveError::BadCall { collective, what }
+}
+
+/// How many numbers there are in so many bytes.
+fn numbers(
+    collective: Collective,
+    bytes: usize,
+    element: Element,
+) -> Result<usize, CollectiveError> {
+    if !bytes.is_multiple_of(element.size()) {
+        let what = format!("{bytes} bytes are no whole number of {element}");
+        return Err(bad(collective, what));
+    }
+    Ok(bytes / element.size())
+}
+
+fn fits(collective: Collective, bytes: usize, wanted: usize) -> Result<(), CollectiveError> {
+    if bytes == wanted {
+        return Ok(());
+    }
+    let what = format!("a buffer of {bytes} bytes where {wanted} are needed");
+    Err(bad(collective, what))
+}
+
+/// Parts that follow each other, one for each rank.
+fn parts(
+    counts: &[usize],
+    ranks: usize,
+    bytes: usize,
+    element: Element,
+) -> Result<Vec<Range<usize>>, CollectiveError> {
+    let collective = Collective::AllToAll;
+    if counts.len() != ranks {
+        let what = format!("{} sizes for {ranks} ranks", counts.len());
+        return Err(bad(collective, what));
+    }
+    let mut end = 0usize;
+    let mut parts = Vec::with_capacity(ranks);
+    for count in counts {
+        let start = end;
+        end = start.saturating_add(*count);
+        parts.push(start..end);
+    }
+    let needed = end.saturating_mul(element.size());
+    fits(collective, bytes, needed)?;
+    Ok(parts)
+}

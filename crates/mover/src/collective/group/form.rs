@@ -1,0 +1,220 @@
+//! How groups come to be: of all ranks of a job, of a part of a group, of those that are left.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use super::{CallOptions, Group, GroupSettings};
+use crate::collective::Element;
+use crate::collective::arena::Layout;
+use crate::collective::council::Council;
+use crate::collective::error::CollectiveError;
+use crate::collective::flat::Flat;
+use crate::collective::hosts::Hosts;
+use crate::collective::lane::{Ends, IMMS, Lane, NetworkLane, SharedLane};
+use crate::collective::mesh::{Card, Mesh};
+use crate::collective::patience::grace;
+use crate::fabric::rendezvous::Directory;
+use crate::fabric::{Access, Backing, Buffer, Fabric, FabricError};
+
+/// The number of the group of all ranks.
+const WORLD: u64 = 0;
+
+/// What the ranks of one host have in common, and others do not: the boot of the kernel, the network
+/// namespace in which they find each other's socket, and the user.
+fn host_label() -> String {
+    let boot = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
+    let network = std::fs::read_link("/proc/self/ns/net");
+    let network = network
+        .map(|link| link.display().to_string())
+        .unwrap_or_default();
+    let user = rustix::process::geteuid().as_raw();
+    format!("{} {network} {user}", boot.trim())
+}
+
+/// Memory of a rank of this host could not be mapped.
+fn unmapped(rank: usize) -> CollectiveError {
+    CollectiveError::Forming(format!(
+        "the memory of rank {rank} on this host cannot be mapped; give its ranks different host labels to go by the network"
+    ))
+}
+
+/// A number for a group that all its members work out alike.
+fn number_of(parent: u64, ordinal: u64, members: &[usize]) -> u64 {
+    let mut all = vec![parent, ordinal];
+    all.extend(members.iter().map(|member| *member as u64));
+    let bytes: Vec<u8> = all.into_iter().flat_map(u64::to_le_bytes).collect();
+    xxhash_rust::xxh3::xxh3_64(&bytes).max(WORLD + 1)
+}
+
+impl Group {
+    /// Forms the group of all ranks of a job. They find each other in the directory, under the job's
+    /// name; the fabric's connections are used for nothing else meanwhile.
+    ///
+    /// # Errors
+    /// When not all ranks come in time, or two say that they are the same.
+    pub fn form(
+        fabric: Arc<Fabric>,
+        directory: &dyn Directory,
+        job: &str,
+        rank: usize,
+        size: usize,
+        settings: GroupSettings,
+    ) -> Result<Self, CollectiveError> {
+        let until = Instant::now() + settings.time;
+        let mesh = Mesh::form(fabric, directory, job, rank, size, settings.time)?;
+        let members = (0..mesh.size()).collect();
+        Self::build(mesh, settings, WORLD, members, until)
+    }
+
+    /// Forms a group of the ranks that give the same `color`, in the order of their ranks; all ranks
+    /// of this group call it.
+    ///
+    /// # Errors
+    /// As for a collective.
+    pub fn split(&mut self, color: u32, options: CallOptions) -> Result<Self, CollectiveError> {
+        let mut colors = vec![0; self.size() * size_of::<u32>()];
+        let mine = color.to_le_bytes();
+        self.all_gather(&mine, &mut colors, Element::I32, options)?;
+        let colors = colors.as_chunks::<4>().0;
+        let same = self
+            .members
+            .iter()
+            .zip(colors)
+            .filter(|(_, theirs)| **theirs == mine);
+        let members: Vec<usize> = same.map(|(member, _)| *member).collect();
+        self.children += 1;
+        let id = number_of(self.id, self.children, &members);
+        let until = Instant::now() + options.allowed();
+        Self::build(
+            Arc::clone(&self.mesh),
+            self.settings.clone(),
+            id,
+            members,
+            until,
+        )
+    }
+
+    /// Forms a group of the ranks that are left after a failure; all of them call it. It agrees on
+    /// who that is first, and may be called again when others were lost meanwhile.
+    ///
+    /// # Errors
+    /// When not all of those come in time.
+    pub fn shrink(&mut self, options: CallOptions) -> Result<Self, CollectiveError> {
+        let allowed = options.allowed();
+        let until = Instant::now() + allowed;
+        // Adds nothing to what is known, and sees to it that this rank has said it.
+        self.council.convene(|_| {});
+        let agreed = self
+            .council
+            .settle(grace(allowed).max(Duration::from_millis(100)));
+        self.failure.get_or_insert(agreed);
+        let members = self.council.left();
+        self.children += 1;
+        let id = number_of(self.id, self.children, &members);
+        Self::build(
+            Arc::clone(&self.mesh),
+            self.settings.clone(),
+            id,
+            members,
+            until,
+        )
+    }
+
+    /// Makes the memory that ranks exchange numbers in, and what joins them.
+    fn build(
+        mesh: Arc<Mesh>,
+        settings: GroupSettings,
+        id: u64,
+        members: Vec<usize>,
+        until: Instant,
+    ) -> Result<Self, CollectiveError> {
+        let ranks = members.len();
+        let me = members.iter().position(|member| *member == mesh.me);
+        let me = me.ok_or_else(|| {
+            let what = "the others think that this rank is lost".to_owned();
+            CollectiveError::Forming(what)
+        })?;
+        let council = Arc::new(Council::new(id, members.clone(), me, Arc::downgrade(&mesh)));
+        let layout = Layout::new(ranks);
+        let memory = Buffer::zeroed(layout.len(), None).map_err(FabricError::from)?;
+        let arena = Arc::new(mesh.fabric.register(memory, Access::READ_WRITE)?);
+        let host = match (&settings.host, mesh.shares_memory()) {
+            (_, false) => format!("rank {} alone", mesh.me),
+            (Some(label), true) => label.clone(),
+            (None, true) => host_label(),
+        };
+        let card = Card {
+            host,
+            arena: arena.descriptor().clone(),
+            imm: mesh.imms(IMMS * u32::try_from(ranks).unwrap_or(u32::MAX)),
+        };
+        let our_imm = card.imm;
+        let cards = mesh.exchange(id, &members, card, until)?;
+        let keys: Vec<&str> = cards.iter().map(|card| card.host.as_str()).collect();
+        let hosts = Hosts::of(&keys);
+        let ours = Arc::clone(arena.backing());
+        let mut near: Vec<Option<Arc<Backing>>> = vec![None; ranks];
+        let mut lanes: Vec<Option<Lane>> = Vec::with_capacity(ranks);
+        for (rank, (member, card)) in members.iter().zip(&cards).enumerate() {
+            if rank == me {
+                if let Some(place) = near.get_mut(me) {
+                    *place = Some(Arc::clone(&ours));
+                }
+                lanes.push(None);
+                continue;
+            }
+            let peer = mesh.peer(*member).ok_or_else(|| unmapped(rank))?;
+            if !hosts.together(me, rank) {
+                lanes.push(Some(Lane::Network(Box::new(NetworkLane::new(
+                    layout,
+                    Ends {
+                        mesh: Arc::clone(&mesh),
+                        peer: peer.clone(),
+                        policy: settings.policy,
+                        region: Arc::clone(&arena),
+                        ours: Arc::clone(&ours),
+                        theirs: card.arena.clone(),
+                        ranks: (me, rank),
+                        imms: (our_imm, card.imm),
+                    },
+                )))));
+                continue;
+            }
+            let theirs = peer
+                .attach(&card.arena, until)
+                .ok_or_else(|| unmapped(rank))?;
+            if theirs.len() != layout.len() || !theirs.writable() {
+                return Err(unmapped(rank));
+            }
+            if let Some(place) = near.get_mut(rank) {
+                *place = Some(Arc::clone(&theirs));
+            }
+            let lane = SharedLane::new(layout, Arc::clone(&ours), theirs, me, rank);
+            lanes.push(Some(Lane::Shared(lane)));
+        }
+        let boards: Vec<Arc<Backing>> = near.iter().flatten().cloned().collect();
+        let flat = (boards.len() == ranks).then(|| Flat::new(layout, me, boards));
+        let cores = std::thread::available_parallelism().map_or(1, usize::from);
+        let roomy = hosts.around(me).0.len() <= cores;
+        mesh.councils.insert(&council);
+        Ok(Self {
+            mesh,
+            settings,
+            council,
+            id,
+            members,
+            me,
+            hosts,
+            layout,
+            arena,
+            near,
+            lanes,
+            flat,
+            roomy,
+            number: 0,
+            children: 0,
+            failure: None,
+            scratch: Vec::new(),
+        })
+    }
+}

@@ -1,0 +1,93 @@
+//! What joins this rank to another: shared memory, or the fabric. Chunks arrive in the order in which
+//! they were sent, some under way at a time; nothing blocks.
+
+mod network;
+mod shared;
+
+use std::time::Duration;
+
+use crowfly_route::receipt::Path;
+use crowfly_route::units::Bytes;
+
+use super::arena::{HEAD, Head};
+pub(crate) use network::{Ends, IMMS, NetworkLane};
+pub(crate) use shared::SharedLane;
+
+/// Why a lane no longer works.
+#[derive(Clone, Debug)]
+pub(crate) struct Broken(pub String);
+
+/// Bytes by the way they went.
+pub(crate) type Moved = Vec<(Path, Bytes)>;
+
+pub(crate) fn count(moved: &mut Moved, path: Path, bytes: u64) {
+    match moved.iter_mut().find(|(known, _)| *known == path) {
+        Some((_, sum)) => sum.0 += bytes,
+        None => moved.push((path, Bytes(bytes))),
+    }
+}
+
+/// What joins this rank to another.
+pub(crate) enum Lane {
+    Shared(SharedLane),
+    Network(Box<NetworkLane>),
+}
+
+impl Lane {
+    /// Copies a chunk out, if there is room for it.
+    pub(crate) fn try_send(
+        &mut self,
+        head: &[u8; HEAD],
+        bytes: &[u8],
+        time: Duration,
+    ) -> Result<bool, Broken> {
+        match self {
+            Self::Shared(lane) => Ok(lane.try_send(head, bytes)),
+            Self::Network(lane) => lane.try_send(head, bytes, time),
+        }
+    }
+
+    /// The chunk that is next, if it has arrived; a head that makes no sense is none of ours.
+    pub(crate) fn arrived(&mut self) -> Option<Option<Head>> {
+        match self {
+            Self::Shared(lane) => lane.arrived(),
+            Self::Network(lane) => lane.arrived(),
+        }
+    }
+
+    /// Copies bytes of that chunk.
+    pub(crate) fn read(&self, offset: usize, out: &mut [u8]) {
+        match self {
+            Self::Shared(lane) => lane.read(offset, out),
+            Self::Network(lane) => lane.read(offset, out),
+        }
+    }
+
+    /// Makes room for another.
+    pub(crate) fn release(&mut self) {
+        match self {
+            Self::Shared(lane) => lane.release(),
+            Self::Network(lane) => lane.release(),
+        }
+    }
+
+    /// Whether everything that was sent has arrived.
+    pub(crate) fn flushed(&mut self) -> Result<bool, Broken> {
+        match self {
+            Self::Shared(_) => Ok(true),
+            Self::Network(lane) => lane.flushed(),
+        }
+    }
+
+    /// What was sent since this was last asked.
+    pub(crate) fn moved(&mut self, into: &mut Moved) {
+        match self {
+            Self::Shared(lane) => count(into, Path::Shm, std::mem::take(&mut lane.sent_bytes)),
+            Self::Network(lane) => {
+                for (path, bytes) in lane.moved.drain(..) {
+                    count(into, path, bytes.0);
+                }
+            }
+        }
+    }
+}

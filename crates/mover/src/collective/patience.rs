@@ -1,0 +1,250 @@
+//! Waiting for other ranks: first in a tight loop, then giving way, then asleep; never beyond the
+//! deadline, and never once it is known that something went wrong.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use super::arena::{Layout, read_entry};
+use super::call::Call;
+use super::council::Council;
+use super::error::{Called, CollectiveError};
+use super::verdict::{Mismatch, Overdue};
+use crate::fabric::{Backing, Fabric};
+
+/// Turns of the tight loop: about what two cores take to exchange a line several times.
+const SPINS: u32 = 300;
+/// Turns of giving way to others before sleeping.
+const YIELDS: u32 = 2000;
+/// Turns between two looks at what others on this host call.
+const LOOK: u32 = 256;
+/// The first nap, and the longest.
+const NAP: Duration = Duration::from_micros(50);
+const LONGEST_NAP: Duration = Duration::from_millis(2);
+/// How long after a broken connection its goodbye may come.
+const FAREWELL: Duration = Duration::from_millis(100);
+/// Of the time that a call may take, what is left for agreeing that it failed: a quarter, but not
+/// more than this.
+const MOST_GRACE: Duration = Duration::from_secs(2);
+
+/// How to wait.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Rest {
+    /// For another rank, which may be quick.
+    Spin,
+    /// For the network, which needs the cores: asleep until something arrives.
+    UntilArrival,
+    /// The same, but something that does not arrive may also help: room to send.
+    Briefly,
+}
+
+/// What a call waits with.
+pub(crate) struct Patience<'a> {
+    council: &'a Council,
+    fabric: &'a Fabric,
+    /// The arenas of the ranks on this host, by rank.
+    near: &'a [Option<Arc<Backing>>],
+    layout: Layout,
+    pub number: u64,
+    call: Call,
+    pub rank: usize,
+    /// Whether each rank of this host has a core of its own.
+    pub roomy: bool,
+    allowed: Duration,
+    until: Instant,
+    turns: u32,
+    since: Option<Instant>,
+    nap: Duration,
+    last_chance: bool,
+    /// What had arrived by the last look.
+    seen: u64,
+    /// The time spent waiting.
+    pub waited: Duration,
+}
+
+/// What a call is, for those who wait in it.
+pub(crate) struct Waiting<'a> {
+    pub council: &'a Council,
+    pub fabric: &'a Fabric,
+    pub near: &'a [Option<Arc<Backing>>],
+    pub layout: Layout,
+    pub number: u64,
+    pub call: Call,
+    pub rank: usize,
+    pub roomy: bool,
+    pub allowed: Duration,
+}
+
+pub(crate) fn grace(allowed: Duration) -> Duration {
+    (allowed / 4).min(MOST_GRACE)
+}
+
+impl<'a> Patience<'a> {
+    pub(crate) fn new(call: Waiting<'a>) -> Self {
+        Self {
+            council: call.council,
+            fabric: call.fabric,
+            near: call.near,
+            layout: call.layout,
+            number: call.number,
+            call: call.call,
+            rank: call.rank,
+            roomy: call.roomy,
+            allowed: call.allowed,
+            until: Instant::now() + call.allowed.saturating_sub(grace(call.allowed)),
+            turns: 0,
+            since: None,
+            nap: NAP,
+            last_chance: false,
+            seen: 0,
+            waited: Duration::ZERO,
+        }
+    }
+
+    /// Notes what has arrived, before looking at it.
+    pub(crate) fn look(&mut self) {
+        self.seen = self.fabric.arrivals();
+    }
+
+    /// What is left of the time.
+    pub(crate) fn left(&self) -> Duration {
+        self.until.saturating_duration_since(Instant::now())
+    }
+
+    /// Something came: the next wait begins anew.
+    pub(crate) fn reset(&mut self) {
+        self.turns = 0;
+        self.nap = NAP;
+        self.last_chance = false;
+        if let Some(since) = self.since.take() {
+            self.waited += since.elapsed();
+        }
+    }
+
+    /// One turn of waiting, for something from `on`, if from one.
+    pub(crate) fn pause(&mut self, on: Option<usize>, rest: Rest) -> Result<(), CollectiveError> {
+        self.turns += 1;
+        if self.turns < SPINS && self.roomy && rest == Rest::Spin {
+            std::hint::spin_loop();
+            return Ok(());
+        }
+        let now = Instant::now();
+        self.since.get_or_insert(now);
+        if self.council.has_failed() {
+            return Err(self.failed());
+        }
+        if let Some(rank) = on
+            && self.council.has_departed(rank)
+        {
+            // What it sent before it left may have come between the look and now.
+            if self.last_chance {
+                self.council
+                    .accuse(|verdict| verdict.lose(rank, self.rank, "it had left"));
+                return Err(self.failed());
+            }
+            self.last_chance = true;
+            return Ok(());
+        }
+        if now >= self.until {
+            let overdue = Overdue {
+                number: self.number,
+                by: self.rank,
+                millis: u64::try_from(self.allowed.as_millis()).unwrap_or(u64::MAX),
+            };
+            self.council.accuse(|verdict| {
+                verdict.overdue = Some(verdict.overdue.map_or(overdue, |o| o.min(overdue)));
+            });
+            return Err(self.failed());
+        }
+        if self.turns.is_multiple_of(LOOK) {
+            self.compare()?;
+        }
+        if rest != Rest::Spin {
+            let most = if rest == Rest::Briefly {
+                NAP
+            } else {
+                LONGEST_NAP
+            };
+            self.fabric.await_arrival(self.seen, most);
+        } else if self.turns < YIELDS {
+            std::thread::yield_now();
+        } else {
+            std::thread::sleep(self.nap);
+            self.nap = (self.nap * 2).min(LONGEST_NAP);
+        }
+        Ok(())
+    }
+
+    /// Looks whether the others on this host call the same.
+    pub(crate) fn compare(&self) -> Result<(), CollectiveError> {
+        for (rank, arena) in self.near.iter().enumerate() {
+            let theirs = arena
+                .as_ref()
+                .and_then(|a| read_entry(a, &self.layout, self.number));
+            if let Some(theirs) = theirs {
+                self.same(rank, self.number, &theirs)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Sees to it that a rank calls the same.
+    pub(crate) fn same(
+        &self,
+        rank: usize,
+        number: u64,
+        theirs: &Call,
+    ) -> Result<(), CollectiveError> {
+        if number == self.number && *theirs == self.call {
+            return Ok(());
+        }
+        Err(self.differs(
+            rank,
+            Called::of(rank, theirs),
+            Called::of(self.rank, &self.call),
+        ))
+    }
+
+    /// Tells everyone that a rank does something else than this one.
+    pub(crate) fn differs(&self, rank: usize, theirs: Called, ours: Called) -> CollectiveError {
+        let (one, other) = if rank < self.rank {
+            (theirs, ours)
+        } else {
+            (ours, theirs)
+        };
+        let found = Mismatch {
+            number: self.number,
+            one,
+            other,
+        };
+        self.council.accuse(|verdict| {
+            let known = verdict.mismatch.take();
+            let least = known.map_or_else(|| found.clone(), |known| known.min(found.clone()));
+            verdict.mismatch = Some(least);
+        });
+        self.failed()
+    }
+
+    /// Whether a rank whose connection broke turns out to have taken its leave.
+    pub(crate) fn leaves(&self, rank: usize) -> bool {
+        let until = Instant::now() + FAREWELL.min(self.left());
+        while !self.council.has_departed(rank) {
+            if self.council.has_failed() || Instant::now() >= until {
+                return false;
+            }
+            std::thread::sleep(LONGEST_NAP);
+        }
+        true
+    }
+
+    /// A lane to a rank broke.
+    pub(crate) fn broke(&self, rank: usize, why: &str) -> CollectiveError {
+        self.council
+            .accuse(|verdict| verdict.lose(rank, self.rank, why));
+        self.failed()
+    }
+
+    /// What all agree on.
+    fn failed(&self) -> CollectiveError {
+        self.council.settle(grace(self.allowed))
+    }
+}

@@ -1,0 +1,81 @@
+//! Memory that several processes use at the same time: counters that they read and write in one
+//! piece, and bytes that are copied in and out.
+
+use std::sync::atomic::AtomicU64;
+
+use super::{Backing, Caches, copy};
+
+impl Backing {
+    /// A counter in the memory; `None` where it does not lie inside, is not aligned to 8 bytes, or
+    /// the memory may only be read.
+    pub(crate) fn word(&self, offset: usize) -> Option<&AtomicU64> {
+        const SIZE: usize = size_of::<AtomicU64>();
+        let inside = offset.checked_add(SIZE).is_some_and(|end| end <= self.len);
+        if !inside || !offset.is_multiple_of(SIZE) || !self.writable {
+            return None;
+        }
+        let address = self.base.as_ptr().wrapping_add(offset);
+        if !(address as usize).is_multiple_of(align_of::<AtomicU64>()) {
+            return None;
+        }
+        // SAFETY: the word lies inside the mapping, which is writable, aligned as checked, and lives
+        // as long as `self`. An atomic may be changed by anyone at any time.
+        Some(unsafe { AtomicU64::from_ptr(address.cast()) })
+    }
+
+    /// Copies bytes in; `false`, and nothing is copied, where they do not lie inside or the memory
+    /// may only be read.
+    pub(crate) fn copy_in(&self, offset: usize, bytes: &[u8], caches: Caches) -> bool {
+        let end = offset.checked_add(bytes.len());
+        if !self.writable || end.is_none_or(|end| end > self.len) {
+            return false;
+        }
+        let to = self.base.as_ptr().wrapping_add(offset);
+        // SAFETY: the target lies inside the mapping as checked, and no references to registered
+        // memory exist that it could alias.
+        unsafe { copy::copy(bytes.as_ptr(), to, bytes.len(), caches) };
+        true
+    }
+
+    /// Copies bytes out; `false`, and nothing is copied, where they do not lie inside.
+    pub(crate) fn copy_out(&self, offset: usize, out: &mut [u8], caches: Caches) -> bool {
+        let end = offset.checked_add(out.len());
+        if end.is_none_or(|end| end > self.len) {
+            return false;
+        }
+        let from = self.base.as_ptr().wrapping_add(offset);
+        // SAFETY: as in `copy_in`.
+        unsafe { copy::copy(from, out.as_mut_ptr(), out.len(), caches) };
+        true
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::Ordering;
+
+    use crate::fabric::{Buffer, Caches};
+
+    #[test]
+    fn a_word_is_one_and_the_same_in_both_mappings() {
+        let one = Buffer::zeroed(4096, None).expect("memory").into_backing();
+        let file = rustix::io::dup(one.file().expect("a memory file")).expect("dup");
+        let other = super::Backing::map(file, 4096, true).expect("mapped");
+        one.word(64).expect("inside").store(7, Ordering::Release);
+        assert_eq!(other.word(64).expect("inside").load(Ordering::Acquire), 7);
+        assert!(one.word(4090).is_none() && one.word(4096).is_none());
+        assert!(one.word(4).is_none(), "not aligned");
+    }
+
+    #[test]
+    fn nothing_is_copied_beyond_the_end() {
+        let memory = Buffer::zeroed(16, None).expect("memory").into_backing();
+        assert!(memory.copy_in(8, &[1; 8], Caches::Keep));
+        assert!(!memory.copy_in(9, &[2; 8], Caches::Keep));
+        assert!(!memory.copy_in(usize::MAX, &[2; 8], Caches::Keep));
+        let mut out = [0; 9];
+        assert!(!memory.copy_out(8, &mut out, Caches::Keep));
+        assert!(memory.copy_out(7, &mut out, Caches::Keep));
+        assert_eq!(out, [0, 1, 1, 1, 1, 1, 1, 1, 1]);
+    }
+}

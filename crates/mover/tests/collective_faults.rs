@@ -1,0 +1,339 @@
+//! Given ranks of which one dies, dawdles or does something else, when the others are in a
+//! collective, then all of them get the same error within the deadline, and can go on without it.
+
+#[path = "collective_support/ranks.rs"]
+mod ranks;
+
+use std::io::{BufRead, BufReader};
+use std::process::{Child, Command, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use crowfly_mover::collective::{
+    Algorithm, CallOptions, CollectiveError, Element, Group, Reduction,
+};
+use crowfly_mover::fabric::rendezvous::Folder;
+use ranks::{SOON, Spread, fabric, ranks, settings};
+
+const F32: Element = Element::F32;
+const SHORTLY: Duration = Duration::from_secs(4);
+
+/// What a rank is told by the variables of its process.
+const PLACE: &str = "CROWFLY_TEST_COLLECTIVE";
+
+/// Ranks as processes of this test's own program.
+struct Processes {
+    children: Vec<Child>,
+    _folder: tempfile::TempDir,
+}
+
+impl Processes {
+    fn start(n: usize, spread: &str, part: &str) -> Self {
+        let folder = tempfile::tempdir().expect("a folder");
+        let start = |rank: usize| {
+            let place = format!("{}|{rank}|{n}|{spread}|{part}", folder.path().display());
+            Command::new(std::env::current_exe().expect("a program"))
+                .args(["--exact", "a_rank_of_another_test", "--nocapture"])
+                .env(PLACE, place)
+                .stdout(Stdio::piped())
+                .stderr(Stdio::inherit())
+                .spawn()
+                .expect("a process")
+        };
+        let children = (0..n).map(start).collect();
+        Self {
+            children,
+            _folder: folder,
+        }
+    }
+
+    /// What each rank said in the end, of those that were not killed.
+    fn end(mut self) -> Vec<Option<String>> {
+        let mut said = Vec::new();
+        for child in &mut self.children {
+            let out = BufReader::new(child.stdout.take().expect("piped"));
+            let lines = out.lines().map_while(Result::ok);
+            let word = lines.filter_map(|line| line.split_once("SAYS ").map(|(_, w)| w.to_owned()));
+            said.push(word.last());
+            let _ = child.wait();
+        }
+        said
+    }
+}
+
+/// Is no test by itself: a process that another test starts.
+#[test]
+fn a_rank_of_another_test() {
+    let Ok(place) = std::env::var(PLACE) else {
+        return;
+    };
+    let mut words = place.split('|');
+    let mut word = || words.next().expect("a word");
+    let (path, rank, n) = (word(), word(), word());
+    let (spread, part) = (word(), word());
+    let spread = match spread {
+        "tcp" => Spread::Tcp,
+        "hosts" => Spread::Hosts(2),
+        _ => Spread::Shared,
+    };
+    let (rank, n): (usize, usize) = (
+        rank.parse().expect("a number"),
+        n.parse().expect("a number"),
+    );
+    let directory = Folder::at(path);
+    let group = Group::form(
+        fabric(spread),
+        &directory,
+        "job",
+        rank,
+        n,
+        settings(spread, rank),
+    );
+    let mut group = group.expect("a group");
+    match part {
+        "sum" => {
+            let mut data = (1f32 + rank as f32).to_le_bytes().repeat(70_000);
+            group
+                .all_reduce(&mut data, F32, Reduction::Sum, SOON)
+                .expect("reduced");
+            let sums = data
+                .as_chunks::<4>()
+                .0
+                .iter()
+                .map(|sum| f32::from_le_bytes(*sum));
+            assert!(sums.clone().all(|sum| sum == (n * (n + 1) / 2) as f32));
+            println!("SAYS {}", n * (n + 1) / 2);
+        }
+        _ => until_one_is_lost(&mut group),
+    }
+}
+
+/// Reduces until a rank is lost, then goes on without it.
+fn until_one_is_lost(group: &mut Group) {
+    let n = group.size();
+    println!("READY");
+    let mut data = vec![0u8; 4 * 50_000];
+    let (error, called) = loop {
+        let called = Instant::now();
+        match group.all_reduce(&mut data, F32, Reduction::Sum, CallOptions::within(SHORTLY)) {
+            Ok(_) => {}
+            Err(error) => break (error, called),
+        }
+    };
+    assert!(
+        called.elapsed() < SHORTLY + Duration::from_secs(1),
+        "{:?}",
+        called.elapsed()
+    );
+    let CollectiveError::RanksLost(lost) = &error else {
+        panic!("{error}");
+    };
+    let ranks: Vec<usize> = lost.iter().map(|lost| lost.rank).collect();
+    let again = group.barrier(SOON).expect_err("it no longer works");
+    assert_eq!(again.to_string(), error.to_string());
+    let mut left = group.shrink(SOON).expect("the others go on");
+    assert_eq!(left.size(), n - 1);
+    let mut data = 1f32.to_le_bytes();
+    left.all_reduce(&mut data, F32, Reduction::Sum, SOON)
+        .expect("reduced");
+    println!("SAYS {ranks:?} {} {}", f32::from_le_bytes(data), error);
+}
+
+#[test]
+fn ranks_in_processes_of_their_own_reduce() {
+    for (n, spread) in [(2, "shared"), (4, "hosts"), (3, "tcp")] {
+        let said = Processes::start(n, spread, "sum").end();
+        let wanted = (n * (n + 1) / 2).to_string();
+        assert!(
+            said.iter().all(|word| word.as_ref() == Some(&wanted)),
+            "{spread}: {said:?}"
+        );
+    }
+}
+
+#[test]
+fn when_a_process_is_killed_at_any_moment_all_others_get_the_same_error_and_go_on() {
+    let mut seed: u64 =
+        std::env::var("CROWFLY_SEED").map_or(2026, |s| s.parse().expect("a number"));
+    for spread in ["shared", "tcp", "hosts"] {
+        seed = seed
+            .wrapping_mul(6_364_136_223_846_793_005)
+            .wrapping_add(1_442_695_040_888_963_407);
+        let (victim, delay) = (
+            (seed >> 33) as usize % 4,
+            Duration::from_micros((seed >> 40) % 200_000),
+        );
+        let mut processes = Processes::start(4, spread, "lose");
+        let child = &mut processes.children[victim];
+        let mut out = BufReader::new(child.stdout.take().expect("piped"));
+        let mut line = String::new();
+        while !line.contains("READY") {
+            line.clear();
+            assert!(out.read_line(&mut line).expect("a line") > 0, "it ended");
+        }
+        thread::sleep(delay);
+        child.kill().expect("killed");
+        child.wait().expect("dead");
+        processes.children.remove(victim);
+        let said = processes.end();
+        let first = said[0].clone().expect("a word");
+        assert!(
+            first.starts_with(&format!("[{victim}] 3 rank {victim} was lost")),
+            "{first}"
+        );
+        assert!(
+            said.iter().all(|word| word.as_ref() == Some(&first)),
+            "{spread} {delay:?}: {said:?}"
+        );
+    }
+}
+
+/// What every rank but the last gets, when the last one does something else.
+fn errors(
+    n: usize,
+    spread: Spread,
+    last: fn(&mut Group),
+    others: fn(&mut Group) -> CollectiveError,
+) -> Vec<String> {
+    let all = ranks(n, spread, move |group| {
+        if group.rank() == n - 1 {
+            last(group);
+            return None;
+        }
+        let called = Instant::now();
+        let error = others(group);
+        assert!(
+            called.elapsed() < SHORTLY + Duration::from_secs(1),
+            "{:?}",
+            called.elapsed()
+        );
+        Some(format!("{}: {error}", error.code()))
+    });
+    all.into_iter().flatten().collect()
+}
+
+fn reduce(group: &mut Group, count: usize) -> CollectiveError {
+    let options = CallOptions::within(SHORTLY);
+    let mut data = vec![0; 4 * count];
+    group
+        .all_reduce(&mut data, F32, Reduction::Sum, options)
+        .expect_err("one does something else")
+}
+
+#[test]
+fn a_rank_that_does_not_come_in_time_is_named_by_all_others() {
+    for spread in [Spread::Shared, Spread::Tcp, Spread::Hosts(2)] {
+        let errors = errors(
+            3,
+            spread,
+            |_| thread::sleep(SHORTLY + Duration::from_secs(1)),
+            |group| reduce(group, 10),
+        );
+        let wanted = "collective-late: call 1 of the group was not done within 4.00 s: rank 2 did not call it";
+        assert_eq!(errors, [wanted, wanted], "{spread:?}");
+    }
+}
+
+#[test]
+fn a_rank_that_comes_late_but_in_time_is_waited_for() {
+    ranks(3, Spread::Shared, |group| {
+        if group.rank() == 1 {
+            thread::sleep(Duration::from_millis(300));
+        }
+        let mut data = 1f32.to_le_bytes();
+        let receipt = group
+            .all_reduce(&mut data, F32, Reduction::Sum, SOON)
+            .expect("reduced");
+        assert_eq!(f32::from_le_bytes(data), 3.0);
+        assert!(group.rank() == 1 || receipt.waited > 0.1, "{receipt:?}");
+    });
+}
+
+#[test]
+fn ranks_that_call_different_things_are_named_with_what_they_call() {
+    type Other = (fn(&mut Group), &'static str);
+    let others: [Other; 4] = [
+        (
+            |group| drop(reduce(group, 11)),
+            "called all-reduce of 11 f32 by sum",
+        ),
+        (
+            |group| {
+                let mut data = [0; 40];
+                let done = group.all_reduce(&mut data, F32, Reduction::Max, SOON);
+                done.expect_err("the others sum");
+            },
+            "called all-reduce of 10 f32 by max",
+        ),
+        (
+            |group| {
+                let mut data = [0; 80];
+                let done = group.all_reduce(&mut data, Element::F64, Reduction::Sum, SOON);
+                done.expect_err("the others have singles");
+            },
+            "called all-reduce of 10 f64 by sum",
+        ),
+        (
+            |group| drop(group.barrier(SOON).expect_err("the others reduce")),
+            "called barrier",
+        ),
+    ];
+    for spread in [Spread::Shared, Spread::Tcp] {
+        for (other, named) in others {
+            let called = Instant::now();
+            let errors = errors(3, spread, other, |group| reduce(group, 10));
+            assert_eq!(errors[0], errors[1], "{spread:?}");
+            assert!(
+                errors[0].starts_with("collective-mismatch: "),
+                "{}",
+                errors[0]
+            );
+            assert!(errors[0].contains(named), "{} names {named}", errors[0]);
+            assert!(called.elapsed() < SHORTLY + Duration::from_secs(6));
+        }
+    }
+}
+
+#[test]
+fn a_size_that_the_other_end_does_not_expect_is_named() {
+    let said = ranks(2, Spread::Tcp, |group| {
+        // Rank 1 expects one number more than rank 0 sends.
+        let (to, from) = ([1, 1], [1, 1 + group.rank()]);
+        let (input, mut output) = ([0u8; 2], vec![0u8; from.iter().sum()]);
+        let from = if group.rank() == 0 { [1, 1] } else { [2, 1] };
+        let options = CallOptions::within(SHORTLY);
+        let done = group.all_to_all_v((&input, &to), (&mut output, &from), Element::U8, options);
+        done.err().map(|error| error.to_string())
+    });
+    let wrong = said[1].clone().expect("it cannot work");
+    assert!(
+        wrong.contains("rank 0 sent 1 bytes, rank 1 expected 2 from it"),
+        "{wrong}"
+    );
+}
+
+#[test]
+fn a_rank_that_leaves_after_its_last_call_disturbs_nobody() {
+    for spread in [Spread::Shared, Spread::Tcp] {
+        ranks(4, spread, |group| {
+            for way in [Algorithm::Ring, Algorithm::Tree, Algorithm::Halving] {
+                let mut data = vec![0; 4 * 1000];
+                group
+                    .all_reduce(&mut data, F32, Reduction::Sum, SOON.by(way))
+                    .expect("reduced");
+            }
+        });
+    }
+}
+
+#[test]
+fn a_group_whose_ranks_disagreed_can_be_formed_anew_with_all_of_them() {
+    ranks(3, Spread::Tcp, |group| {
+        let count = 10 + group.rank() / 2;
+        let error = reduce(group, count);
+        assert_eq!(error.code(), "collective-mismatch");
+        let mut again = group.shrink(SOON).expect("a new group");
+        assert_eq!(again.size(), 3);
+        again.barrier(SOON).expect("it works");
+    });
+}
