@@ -127,6 +127,13 @@ fn removed(path: &Path) -> bool {
     false
 }
 
+/// Comes before the end of the process: where a signal is already ending it, that end is the one, with
+/// its status. The signal's word may have kept the command from writing its own.
+pub fn let_end() {
+    // Whoever ends the process by a signal holds them and gives them back to nobody.
+    drop(leftovers());
+}
+
 fn leftovers() -> MutexGuard<'static, Vec<PathBuf>> {
     LEFTOVERS.lock().unwrap_or_else(PoisonError::into_inner)
 }

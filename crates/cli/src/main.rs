@@ -32,7 +32,7 @@ fn main() -> ExitCode {
     if let Err(failure) = interrupt::take_over(global) {
         return Output::new(&global).finish(Err(failure));
     }
-    match Cli::read(arguments) {
+    let status = match Cli::read(arguments) {
         Parsed::Run(cli) => {
             let mut out = Output::new(&cli.global);
             let result = cli.command.run(&mut out);
@@ -44,5 +44,7 @@ fn main() -> ExitCode {
             out.finish(shown.map(|()| failure::Exit::Ok))
         }
         Parsed::Misused(failure, global) => Output::new(&global).finish(Err(failure)),
-    }
+    };
+    interrupt::let_end();
+    status
 }

@@ -61,6 +61,13 @@ fn signal(child: &Child, name: &str) {
     assert!(sent.is_ok_and(|status| status.success()), "kill");
 }
 
+fn signal_if_there(child: &Child, name: &str) {
+    let kill = format!("kill -{name} {}", child.id());
+    let mut shell = Command::new("sh");
+    let sent = shell.args(["-c", &kill]).stderr(Stdio::null()).status();
+    sent.expect("a shell");
+}
+
 fn end(child: Child) -> Output {
     child.wait_with_output().expect("it ends")
 }
@@ -124,6 +131,29 @@ fn given_help_or_a_wrong_command_line_that_nobody_takes_a_signal_ends_that_too()
         signal(&child, "TERM");
         assert_eq!(end(child).status.code(), Some(130), "{arguments:?}");
         drop(reader);
+    }
+}
+
+/// At whatever moment the signal comes, it ends the command or comes too late: it never takes the word
+/// from a command that then ends as if it had spoken.
+#[test]
+fn given_a_signal_while_a_wrong_command_line_is_reported_its_status_never_comes_without_its_words()
+{
+    for delay in 0..40 {
+        let child = start(&["race", "--json", "--runs=no"], Stdio::null());
+        sleep(Duration::from_micros(250 * delay));
+        signal_if_there(&child, "TERM");
+        let output = end(child);
+        let status = output.status.code();
+        if output.stdout.is_empty() {
+            // By the signal itself, where it came before the program took it over.
+            assert!(status.is_none() || status == Some(130), "{status:?}");
+            continue;
+        }
+        let document: Value = serde_json::from_slice(&output.stdout).expect("one document");
+        let said = document["error"]["exit"].as_i64();
+        let told = status.map(i64::from) == said || status == Some(130);
+        assert!(told, "{said:?} said and {status:?} returned after {delay}");
     }
 }
 

@@ -51,7 +51,13 @@ impl Served {
 
     /// A page on any free port.
     pub fn with(arguments: &[&str]) -> Self {
+        Self::with_path(&std::env::var("PATH").unwrap_or_default(), arguments)
+    }
+
+    /// The same for a reader whose programs are found elsewhere.
+    pub fn with_path(path: &str, arguments: &[&str]) -> Self {
         let mut child = crowfly()
+            .env("PATH", path)
             .args(["ui", "--port", "0", "--json"])
             .args(arguments)
             .stdout(Stdio::piped())
