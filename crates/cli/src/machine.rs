@@ -7,7 +7,7 @@ use crowfly_machine::{Options, Root, capture};
 use crowfly_plan::catalog::Catalog;
 use crowfly_plan::layout::Layout;
 use crowfly_route::snapshot::{MAX_SNAPSHOT_BYTES, Snapshot};
-use crowfly_route::topology::Topology;
+use crowfly_route::topology::{Oddity, Topology};
 
 use crate::failure::Failure;
 use crate::input::read_bounded;
@@ -88,6 +88,15 @@ impl DescribedMachineArgs {
             return Ok((Topology::from_snapshot(&snapshot), Some(snapshot)));
         };
         described(&read_bounded(file, MAX_SNAPSHOT_BYTES)?)
+    }
+
+    /// What is not known of a server of the catalogue and was assumed, a sentence each.
+    pub fn assumptions(&self, topology: &Topology) -> Vec<String> {
+        let told = |odd: &Oddity| format!("{}: {}", odd.at, odd.what);
+        match self.server {
+            Some(_) => topology.oddities.iter().map(told).collect(),
+            None => Vec::new(),
+        }
     }
 
     /// What a command line says to choose this machine, as option and value; `None` for the machine

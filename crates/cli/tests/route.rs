@@ -149,3 +149,26 @@ fn given_this_machine_a_start_that_is_not_there_is_no_way_but_an_error() {
         assert_eq!(json(&output)["error"]["code"], code);
     }
 }
+
+#[test]
+fn given_a_server_of_the_catalogue_its_ways_are_told_with_what_was_assumed() {
+    let output = route(&[
+        "--json",
+        "gpu:0",
+        "remote:gpu:0",
+        "--server",
+        "aws-p6e-gb200",
+    ]);
+    assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
+    let ways = json(&output)["ways"].as_array().expect("a list").len();
+    assert!(ways > 2, "{ways}");
+    let told = text(&output.stderr);
+    assert!(told.contains("slots: which slot a device is in"), "{told}");
+    assert!(
+        told.contains("server aws-p6e-gb200: the catalogue's entry is unverified"),
+        "{told}"
+    );
+    let unknown = route(&["--json", "gpu:0", "host", "--server", "dgx-h10"]);
+    assert_eq!(unknown.status.code(), Some(64));
+    assert_eq!(json(&unknown)["error"]["code"], "plan-unknown-name");
+}

@@ -67,9 +67,15 @@ impl Layout {
         }
         let mut draft = Draft::new(catalog, entry, gpu);
         draft.build();
+        let used = vec![entry.used(), gpu.used()];
+        for unverified in used.iter().filter(|used| !used.verified) {
+            let at = format!("{} {}", unverified.kind, unverified.id);
+            let what = "the catalogue's entry is unverified".to_owned();
+            draft.topology.oddities.push(odd(&at, what));
+        }
         Ok(Self {
             topology: draft.topology,
-            used: vec![entry.used(), gpu.used()],
+            used,
         })
     }
 }
@@ -431,6 +437,22 @@ mod tests {
         for gpu in refused {
             assert!(gpu.starts_with("tpu") || gpu.starts_with("gaudi"), "{gpu}");
         }
+    }
+
+    #[test]
+    fn given_an_entry_that_nobody_checked_the_machine_says_so() {
+        let said = |id: &str| {
+            let oddities = layout(id).topology.oddities;
+            let mut unverified = oddities
+                .iter()
+                .filter(|odd| odd.what.contains("unverified"));
+            unverified.next().map(|odd| odd.at.clone())
+        };
+        assert_eq!(
+            said("aws-p6e-gb200").as_deref(),
+            Some("server aws-p6e-gb200")
+        );
+        assert_eq!(said("dgx-h100"), None);
     }
 
     #[test]

@@ -117,6 +117,9 @@ pub fn run(args: &RouteArgs, out: &mut Output) -> Result<Exit, Failure> {
     let from = place(&args.start, elsewhere, End::Start)?;
     let to = place(&args.end, elsewhere, End::Goal)?;
     let (topology, snapshot) = args.machine.look()?;
+    for assumption in args.machine.assumptions(&topology) {
+        out.note(&assumption);
+    }
     let found = search::candidates(&topology, snapshot.as_ref(), &from, &to)?;
     let plan = Plan::new(from, to, found);
     let all = args.all;

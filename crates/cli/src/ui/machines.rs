@@ -20,7 +20,8 @@ const MAX_GIVEN: usize = 8;
 /// A live machine that was looked at longer ago is looked at again when somebody wants to see it.
 const FRESH: Duration = Duration::from_secs(5);
 const HERE: &str = "here";
-const SERVER: &str = "server:";
+/// How the ids of servers of the catalogue begin.
+pub const SERVER: &str = "server:";
 const FILE: &str = "file:";
 
 /// A machine.

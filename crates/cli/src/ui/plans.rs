@@ -13,7 +13,7 @@ use crowfly_plan::workload::Sharding;
 use serde::Serialize;
 use serde_json::value::RawValue;
 
-use super::machines::{Choice, Machine};
+use super::machines::{Choice, Machine, SERVER};
 use super::server::{MAX_EVIDENCE_BYTES, Page};
 use super::shell::quoted;
 use super::{reply, work};
@@ -270,7 +270,10 @@ impl Asked {
             }
             match name.as_str() {
                 "question" if QUESTIONS.contains(&value.as_str()) => words.push(value.clone()),
-                "machine" => machine = Some(page.machines.find(Some(value))?),
+                "machine" => match value.strip_prefix(SERVER) {
+                    Some(server) => given.push(format!("--server={server}")),
+                    None => machine = Some(page.machines.find(Some(value))?),
+                },
                 flag if FLAGS.contains(&flag) => given.push(format!("--{flag}")),
                 option if OPTIONS.contains(&option) => given.push(format!("--{option}={value}")),
                 _ => {

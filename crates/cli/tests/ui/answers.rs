@@ -352,6 +352,24 @@ fn given_a_captured_server_its_plan_is_that_of_from_snapshot() {
     );
     assert_eq!(answer["document"], by_command(&answer));
     assert_eq!(answer["document"]["cluster"]["server"]["gpu"], "h100-sxm");
+    let catalogued = json(served.port, "/api/plan?machine=server:dgx-b200");
+    assert_eq!(catalogued["command"], "crowfly plan --server=dgx-b200");
+    // A file of another program does as well, dropped in or named.
+    let seeds = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fuzz/seeds");
+    let content = std::fs::read(seeds.join("nccl_xml/nccl.xml")).expect("a seed");
+    let file = folder.path().join("nccl.xml");
+    std::fs::write(&file, &content).expect("written");
+    let name = file.to_str().expect("text");
+    let given = ask(
+        served.port,
+        "POST",
+        "/api/machine",
+        &[("X-Crowfly-Name", name)],
+        &content,
+    );
+    let id = given.json()["id"].as_str().expect("an id").to_owned();
+    let answer = json(served.port, &format!("/api/plan?machine={id}&servers=4"));
+    assert_eq!(answer["document"], by_command(&answer));
 }
 
 #[test]

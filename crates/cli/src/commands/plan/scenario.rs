@@ -9,11 +9,12 @@ use crowfly_plan::cluster::{Cluster, Overrides, ServerSpec};
 use crowfly_plan::observed::Measured;
 use crowfly_plan::workload::{DEFAULT_TOKENS_PER_GPU, ModelSpec, Sharding, Workload};
 use crowfly_route::receipt::{RECEIPT_SCHEMA, Receipt};
+use crowfly_route::snapshot::MAX_SNAPSHOT_BYTES;
 use crowfly_route::topology::Topology;
 
 use crate::failure::{Exit, Failure};
 use crate::input::read_bounded;
-use crate::machine::read_snapshot;
+use crate::machine::described;
 use crate::path::shown;
 
 /// The largest receipt that is read.
@@ -63,7 +64,7 @@ pub struct ClusterArgs {
     /// A server of the catalogue; without it and without a snapshot, dgx-h100
     #[arg(long, value_name = "ID", conflicts_with = "from_snapshot")]
     server: Option<String>,
-    /// Take the server from a snapshot that `crowfly capture` wrote
+    /// Take the server from a snapshot, or from a file of lstopo or NCCL
     #[arg(long, value_name = "FILE")]
     from_snapshot: Option<PathBuf>,
     /// How many servers
@@ -228,7 +229,7 @@ impl ClusterArgs {
         let mut server = match (machine, &self.from_snapshot) {
             (Some(topology), _) => ServerSpec::from_topology(&catalog, topology, &overrides)?,
             (None, Some(file)) => {
-                let topology = Topology::from_snapshot(&read_snapshot(file)?);
+                let (topology, _) = described(&read_bounded(file, MAX_SNAPSHOT_BYTES)?)?;
                 ServerSpec::from_topology(&catalog, &topology, &overrides)?
             }
             (None, None) => {
