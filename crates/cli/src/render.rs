@@ -1,5 +1,6 @@
 //! Values into text for people. Pure: a renderer takes a value and a width and returns a string.
 
+pub mod bench_collective;
 pub mod bench_net;
 pub mod bench_picture;
 pub mod block;

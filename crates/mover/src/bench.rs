@@ -6,6 +6,7 @@
 //! which order samples are taken, what is made of them and how that looks is the caller's.
 
 mod ceiling;
+mod collective;
 mod host;
 mod line;
 mod protocol;
@@ -17,6 +18,7 @@ use crowfly_route::units::{Bytes, BytesPerSecond};
 use serde::Serialize;
 
 pub use ceiling::{copies, streams};
+pub use collective::{CollectiveCase, CollectiveSample, MAX_COLLECTIVE, collective};
 pub use host::Host;
 pub use line::Line;
 

@@ -37,6 +37,7 @@ pub use error::{Called, CollectiveError, Lost};
 pub use group::{CallOptions, Group, GroupSettings};
 pub use hosts::Hosts;
 pub use receipt::{COLLECTIVE_SCHEMA, CollectiveReceipt, PathBytes};
+pub(crate) use reduce::narrow;
 pub use reduce::{Reduction, UnknownReduction};
 
 /// The most ranks of a group: each has a connection to each other one.

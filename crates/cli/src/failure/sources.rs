@@ -9,7 +9,9 @@ use crowfly_mover::checkpoint::CheckpointError;
 use crowfly_mover::checkpoint::header::HeaderReadError;
 use crowfly_mover::checkpoint::seeded::{SeededError, WriteError};
 use crowfly_mover::checkpoint::select::SelectError;
+use crowfly_mover::collective::CollectiveError;
 use crowfly_mover::fabric::FabricError;
+use crowfly_mover::fabric::rendezvous::RendezvousError;
 use crowfly_plan::PlanError;
 use crowfly_plan::catalog::CatalogError;
 use crowfly_route::place::BadPlace;
@@ -203,6 +205,23 @@ impl From<FabricError> for Failure {
         let failure = Self::new(error.code(), exit, sentence(&error));
         let failure = failure.maybe_hint(hint.or_else(|| system_hint(&error)));
         failure.with_obstacles(error.obstacles().to_vec())
+    }
+}
+
+impl From<CollectiveError> for Failure {
+    fn from(error: CollectiveError) -> Self {
+        use CollectiveError as E;
+        let exit = match error {
+            E::Fabric(error) => return error.into(),
+            E::BadCall { .. } => Exit::Usage,
+            E::Forming(_) => Exit::Unavailable,
+            E::Rendezvous(RendezvousError::Directory { .. }) => Exit::NoInput,
+            E::Rendezvous(RendezvousError::BadEntry { .. }) => Exit::BadData,
+            E::Rendezvous(_) => Exit::Unavailable,
+            _ => Exit::Io,
+        };
+        let failure = Self::new(error.code(), exit, sentence(&error));
+        failure.maybe_hint(system_hint(&error))
     }
 }
 

@@ -8,6 +8,7 @@ use crowfly_route::collective::{Collective, Shape};
 use crowfly_route::units::significant;
 use serde::Serialize;
 
+use super::flat::ALONE;
 use super::hosts::Hosts;
 
 /// How a collective is done.
@@ -223,7 +224,13 @@ fn seconds(
             // Written to the board, read by whoever reduces it, and read again as the result; all
             // ranks do so at the same time, and the boards stay in the caches.
             let passes = collective.rounds() + 1.0;
-            return passes * (shared.latency + bytes / (BOARD_SPEEDUP * shared.rate));
+            let alone = bytes * ranks <= ALONE as f64;
+            let waits = if alone {
+                1.0
+            } else {
+                collective.rounds().max(1.0)
+            };
+            return waits * shared.latency + passes * bytes / (BOARD_SPEEDUP * shared.rate);
         }
         Algorithm::Ring => Shape::ring(collective, ranks),
         Algorithm::Direct => Shape::direct(collective, ranks),
@@ -274,6 +281,12 @@ mod tests {
             chosen(Collective::AllReduce, 1 << 20, &[0]),
             Algorithm::Alone
         );
+    }
+
+    #[test]
+    fn few_bytes_on_one_host_are_reduced_by_everyone_after_one_wait() {
+        assert_eq!(chosen(Collective::AllReduce, 64, &[0, 0]), Algorithm::Flat);
+        assert_eq!(chosen(Collective::Barrier, 0, &[0, 0]), Algorithm::Flat);
     }
 
     #[test]

@@ -19,7 +19,7 @@ use crate::fabric::{Backing, Caches};
 
 /// Up to this many bytes of all ranks together every rank reduces everything itself: one wait
 /// instead of two.
-const ALONE: usize = 64 << 10;
+pub(super) const ALONE: usize = 64 << 10;
 
 /// The boards of all ranks of a host, and how far this rank has come.
 pub(crate) struct Flat {

@@ -14,7 +14,7 @@ use crate::failure::{Exit, Failure};
 use crate::output::Output;
 use crate::render;
 
-mod key;
+pub mod key;
 mod other;
 pub mod standing;
 mod survey;
