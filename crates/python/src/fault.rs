@@ -9,6 +9,7 @@ use crowfly_machine::RootError;
 use crowfly_mover::checkpoint::CheckpointError;
 use crowfly_mover::checkpoint::header::{HeaderError, HeaderReadError};
 use crowfly_mover::checkpoint::select::{BadRankSlice, SelectError};
+use crowfly_mover::ckpt::{ArchiveError, SaveError, StepError};
 use crowfly_mover::{MemoryError, TransferError};
 use crowfly_route::obstacle::{Code, Obstacle};
 use crowfly_route::place::{BadPlace, Place};
@@ -67,7 +68,7 @@ impl Class {
 #[derive(Debug)]
 pub struct Fault {
     class: Class,
-    code: &'static str,
+    code: String,
     message: String,
     hint: Option<String>,
     obstacles: Vec<Obstacle>,
@@ -75,10 +76,10 @@ pub struct Fault {
 
 impl Fault {
     /// A fault with its stable kebab-case code and a sentence naming object, operation and values.
-    pub fn new(class: Class, code: &'static str, message: impl Into<String>) -> Self {
+    pub fn new(class: Class, code: &str, message: impl Into<String>) -> Self {
         Self {
             class,
-            code,
+            code: code.to_owned(),
             message: message.into(),
             hint: None,
             obstacles: Vec::new(),
@@ -118,7 +119,7 @@ impl Fault {
         let made = || {
             let errors = py.import("crowfly.errors")?;
             let class = errors.getattr(self.class.name())?;
-            let made = class.call1((&self.message, self.code, &self.hint, obstacles))?;
+            let made = class.call1((&self.message, &self.code, &self.hint, obstacles))?;
             Ok(PyErr::from_value(made))
         };
         made().unwrap_or_else(|error: PyErr| error)
@@ -266,5 +267,56 @@ impl From<SearchError> for Fault {
 impl From<RootError> for Fault {
     fn from(error: RootError) -> Self {
         Self::new(class_of(&error.source), error.code(), sentence(&error))
+    }
+}
+
+impl From<StepError> for Fault {
+    fn from(error: StepError) -> Self {
+        use StepError as E;
+        let class = match &error {
+            E::NotFound { .. }
+            | E::NoSteps { .. }
+            | E::NoSuchStep { .. }
+            | E::MissingFile { .. } => Class::NotFound,
+            E::Denied { .. } => Class::AccessDenied,
+            E::Io { source, .. } => class_of(source),
+            _ => Class::Format,
+        };
+        let hint = error.hint().map(Into::into);
+        Self::new(class, error.code(), sentence(&error)).maybe_hint(hint)
+    }
+}
+
+impl From<ArchiveError> for Fault {
+    fn from(error: ArchiveError) -> Self {
+        use ArchiveError as E;
+        let class = match error {
+            E::Step(error) => return error.into(),
+            E::Checkpoint(error) => return error.into(),
+            E::Transfer(error) => return error.into(),
+            E::Memory(error) => return error.into(),
+            E::NoSuchTensor { .. } => Class::TensorNotFound,
+            E::OutsideTensor { .. } => Class::Index,
+            E::Mismatch { .. } | E::InsideByte { .. } => Class::Layout,
+            E::Corrupt { .. } => Class::DataDiffers,
+            _ => Class::Format,
+        };
+        Self::new(class, error.code(), sentence(&error)).maybe_hint(error.hint())
+    }
+}
+
+impl From<SaveError> for Fault {
+    fn from(error: SaveError) -> Self {
+        use SaveError as E;
+        let class = match error {
+            E::Header(error) => return error.into(),
+            E::Transfer(error) => return error.into(),
+            E::Memory(error) => return error.into(),
+            E::BadTensor { .. } => Class::Layout,
+            E::BadState { .. } | E::BudgetTooSmall { .. } | E::StepExists { .. } => Class::Usage,
+            E::Denied { .. } => Class::AccessDenied,
+            _ => Class::Io,
+        };
+        Self::new(class, error.code(), sentence(&error)).maybe_hint(error.hint())
     }
 }

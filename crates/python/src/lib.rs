@@ -5,10 +5,12 @@
 //!
 //! 1. [`view`] and [`tensor`]: memory with a shape; [`dlpack`], [`buffer`]: how other libraries take it;
 //! 2. [`load`]: transfers; [`open`]: lazy reading of one tensor or slice at a time;
-//! 3. [`fault`]: what went wrong, as an exception.
+//! 3. [`save`], [`borrow`]: writing, from others' memory; [`checkpoint`]: training's checkpoints;
+//! 4. [`fault`]: what went wrong, as an exception.
 
 mod borrow;
 mod buffer;
+mod checkpoint;
 mod dlpack;
 mod dtype;
 mod engine;
@@ -29,6 +31,10 @@ use pyo3::prelude::*;
 mod _crowfly {
     use super::*;
 
+    #[pymodule_export]
+    use super::checkpoint::{
+        Archive, Restoring, Saver, Saving, latest_step, prune_steps, steps_json,
+    };
     #[pymodule_export]
     use super::engine::Engine;
     #[pymodule_export]

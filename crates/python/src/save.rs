@@ -79,7 +79,7 @@ impl Draft {
 impl Borrowed {
     /// Takes the bytes for elements of another type: what a library calls its types is not always what
     /// DLPack can say.
-    fn mean(&mut self, name: &str, dtype: &str, shape: Vec<u64>) -> Result<(), Fault> {
+    pub fn mean(&mut self, name: &str, dtype: &str, shape: Vec<u64>) -> Result<(), Fault> {
         let wrong = |what: String| Fault::new(Class::Layout, "unknown-dtype", what);
         let meant = Dtype::from_name(dtype)
             .ok_or_else(|| wrong(format!("tensor `{name}`: no element type {dtype}")))?;

@@ -76,28 +76,40 @@ impl Transfer {
     }
 
     fn until_finished(&self, py: Python<'_>, progress: Option<&Bound<'_, PyAny>>) -> PyResult<()> {
-        let started = Instant::now();
         let finished = || self.lock().as_ref().is_none_or(Running::is_finished);
-        let tell = || match progress {
+        attend(py, finished, || match progress {
             Some(progress) => progress.call1((self.moved(), self.total)).map(drop),
             None => Ok(()),
-        };
-        loop {
-            let ended = py.detach(|| {
-                let turn = Instant::now();
-                while turn.elapsed() < TURN {
-                    if finished() {
-                        return true;
-                    }
-                    sleep((started.elapsed() / LOOKS).clamp(SHORTEST, LONGEST));
+        })
+    }
+}
+
+/// Waits until something is finished. Python's lock is let go; meanwhile, now and then, signals are answered and
+/// `tell` is called.
+///
+/// # Errors
+/// That of a signal, such as `KeyboardInterrupt`, and that of `tell`.
+pub fn attend(
+    py: Python<'_>,
+    finished: impl Fn() -> bool + Send + Sync,
+    tell: impl Fn() -> PyResult<()>,
+) -> PyResult<()> {
+    let started = Instant::now();
+    loop {
+        let ended = py.detach(|| {
+            let turn = Instant::now();
+            while turn.elapsed() < TURN {
+                if finished() {
+                    return true;
                 }
-                finished()
-            });
-            py.check_signals()?;
-            tell()?;
-            if ended {
-                return Ok(());
+                sleep((started.elapsed() / LOOKS).clamp(SHORTEST, LONGEST));
             }
+            finished()
+        });
+        py.check_signals()?;
+        tell()?;
+        if ended {
+            return Ok(());
         }
     }
 }

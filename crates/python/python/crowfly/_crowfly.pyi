@@ -184,6 +184,98 @@ class Opened:
     def __len__(self) -> int: ...
     def __contains__(self, name: str, /) -> bool: ...
 
+_CheckpointEntry = tuple[
+    str,
+    Any,
+    Optional[tuple[str, list[int]]],
+    Optional[tuple[list[int], list[int]]],
+    bool,
+]
+
+@final
+class Saver:
+    """Saves one rank's part of checkpoints into a folder."""
+
+    def __new__(
+        cls,
+        folder: str | os.PathLike[str],
+        rank: int,
+        world: int,
+        *,
+        staging: int,
+        patience: float,
+        session: str,
+        replace: bool,
+        keep: Optional[int],
+        keep_every: Optional[int],
+        policy: str,
+    ) -> Saver: ...
+    def save(self, step: int, entries: Sequence[_CheckpointEntry], objects: str) -> Saving:
+        """Copies the tensors into staging and returns; the rest happens in the background."""
+    def settle(self) -> None:
+        """Waits for a save in the background, and raises its error unless somebody has heard of it."""
+
+@final
+class Saving:
+    """A save that goes on in the background."""
+
+    @property
+    def step(self) -> int: ...
+    @property
+    def stall_seconds(self) -> float:
+        """How long the caller waited for the copy, in seconds."""
+    @property
+    def done(self) -> bool:
+        """Whether waiting would return at once."""
+    def wait(self) -> str:
+        """Waits until the checkpoint is published, and gives the receipt as JSON.
+
+        An interrupt ends the waiting, not the save.
+        """
+
+@final
+class Archive:
+    """A checkpoint whose description was read. While it lives, nothing prunes it away."""
+
+    def __new__(cls, path: str | os.PathLike[str], step: Optional[int] = None) -> Archive: ...
+    @property
+    def path(self) -> os.PathLike[str]: ...
+    @property
+    def step(self) -> Optional[int]: ...
+    @property
+    def format(self) -> str: ...
+    @property
+    def notes(self) -> list[str]: ...
+    def keys(self) -> list[str]: ...
+    def info(self, name: str) -> Optional[tuple[str, list[int]]]: ...
+    def objects_json(self, rank: int) -> str: ...
+    def restore(
+        self, wants: Sequence[tuple[str, Optional[tuple[int, int, int]]]], check: bool, policy: str
+    ) -> Restoring: ...
+    def verify(self) -> Restoring: ...
+
+@final
+class Restoring:
+    """A restore that is under way. Interrupting the wait gives it up."""
+
+    @property
+    def total(self) -> int: ...
+    def wait(
+        self, progress: Optional[Callable[[int, int], object]] = None
+    ) -> tuple[list[tuple[str, Tensor, list[int], list[int]]], Optional[str], int, int]: ...
+    def verdict(
+        self, progress: Optional[Callable[[int, int], object]] = None
+    ) -> tuple[list[str], int, int]: ...
+
+def latest_step(folder: str | os.PathLike[str]) -> Optional[int]: ...
+def steps_json(folder: str | os.PathLike[str]) -> str: ...
+def prune_steps(
+    folder: str | os.PathLike[str],
+    keep: int,
+    keep_every: Optional[int],
+    dry_run: bool,
+    patience: float,
+) -> tuple[list[int], list[int], list[int], list[int]]: ...
 def deserialize(data: bytes) -> list[tuple[str, Tensor]]: ...
 def serialize(
     entries: Sequence[tuple[str, Any, Optional[tuple[str, list[int]]]]],

@@ -86,6 +86,11 @@ class Ceiling:
     """``measured``, ``link-rate``, ``catalogue``, ``assumed`` or ``computed``."""
     detail: str
 
+    @classmethod
+    def _of(cls, found: Json) -> Ceiling:
+        provenance = found["provenance"]
+        return cls(found["rate"], provenance["kind"], provenance["from"])
+
 
 @dataclass(frozen=True)
 class Verification:
@@ -131,7 +136,10 @@ class Receipt:
 
     @classmethod
     def _parse(cls, text: str) -> Receipt:
-        found: Json = json.loads(text)
+        return cls._of(json.loads(text))
+
+    @classmethod
+    def _of(cls, found: Json) -> Receipt:
         ceiling = found["ceiling"]
         verification = found["verification"]
         return cls(
@@ -150,10 +158,7 @@ class Receipt:
             wall_seconds=found["wall_seconds"],
             cpu_user_seconds=found["cpu"]["user"],
             cpu_system_seconds=found["cpu"]["system"],
-            ceiling=ceiling
-            and Ceiling(
-                ceiling["rate"], ceiling["provenance"]["kind"], ceiling["provenance"]["from"]
-            ),
+            ceiling=ceiling and Ceiling._of(ceiling),
             obstacles=tuple(Obstacle._of(one) for one in found["obstacles"]),
             visibility=found["visibility"]["state"],
             verification=Verification(

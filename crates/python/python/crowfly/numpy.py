@@ -64,18 +64,20 @@ def save(tensor_dict: Mapping[str, Any], metadata: Optional[Mapping[str, str]] =
 
 
 def _entries(arrays: Mapping[str, Any]) -> _save.Entries:
+    return [(name, *memory_of(array)) for name, array in arrays.items()]
+
+
+def memory_of(array: Any) -> tuple[Any, Optional[tuple[str, list[int]]]]:
+    """An array's memory as safetensors wants it, and what its elements are where NumPy alone cannot say."""
     import numpy
 
-    entries: _save.Entries = []
-    for name, array in arrays.items():
-        array = numpy.asarray(array)
-        shape = list(array.shape)
-        if array.dtype.byteorder == ">":
-            array = array.astype(array.dtype.newbyteorder("<"))
-        array = numpy.ascontiguousarray(array)
-        meant = _NAMES.get(array.dtype.name)
-        if meant is None:
-            entries.append((name, array.reshape(shape), None))
-        else:
-            entries.append((name, array.reshape(-1).view(numpy.uint8), (meant, shape)))
-    return entries
+    array = numpy.asarray(array)
+    shape = list(array.shape)
+    if array.dtype.byteorder == ">":
+        array = array.astype(array.dtype.newbyteorder("<"))
+    # This makes an array of one element of a scalar, hence the shape.
+    array = numpy.ascontiguousarray(array)
+    meant = _NAMES.get(array.dtype.name)
+    if meant is None:
+        return array.reshape(shape), None
+    return array.reshape(-1).view(numpy.uint8), (meant, shape)

@@ -138,12 +138,13 @@ def entries_of(tensors: Mapping[str, torch.Tensor]) -> _save.Entries:
     for name, tensor in tensors.items():
         if not isinstance(tensor, torch.Tensor):
             raise UsageError(f"`{name}` is {type(tensor)}, not a torch.Tensor")
-        entries.append((name, *_memory(name, tensor)))
+        entries.append((name, *memory_of(name, tensor)))
     _refuse_shared(tensors)
     return entries
 
 
-def _memory(name: str, tensor: torch.Tensor) -> tuple[Any, tuple[str, list[int]]]:
+def memory_of(name: str, tensor: torch.Tensor) -> tuple[Any, tuple[str, list[int]]]:
+    """A tensor's memory as plain bytes in host memory, and what its elements are."""
     if tensor.layout != torch.strided:
         raise LayoutError(f"`{name}` is sparse", "sparse", "make it dense with .to_dense()")
     if not tensor.is_contiguous():

@@ -1,0 +1,256 @@
+"""What a state looks like without its tensors: JSON that every value in it comes back from, as it was.
+
+A state is taken apart into tensors by name and a skeleton. In the skeleton, what JSON has stands as it is; the
+rest is an object with one key that begins with ``$``:
+
+=================================  ====================================================================
+``{"$tensor": {"name": …}}``       a tensor; ``as`` says whose, ``dim`` along what it was cut, ``own`` that
+                                   each rank has its own
+``{"$tuple": […]}``                a tuple
+``{"$dict": [[key, value], …]}``   a dict whose keys are no strings, begin with ``$``, or are in another
+                                   order than that of letters
+``{"$float": "nan"}``              a number that JSON does not have
+``{"$int": "…"}``                  one that 64 bits do not hold
+``{"$bytes": "…"}``                bytes, in base64
+=================================  ====================================================================
+"""
+
+from __future__ import annotations
+
+import base64
+import math
+import sys
+from dataclasses import dataclass
+from typing import Any, Callable, Iterator, Mapping, Optional, Sequence
+
+from ._crowfly import Tensor
+from .errors import FormatError, LayoutError
+
+KEY = "crowfly.state"
+"""The name of the skeleton among the values beside the tensors."""
+
+DEEPEST = 30
+"""Levels of nesting. Deeper ones are most likely a value that contains itself."""
+
+
+@dataclass(frozen=True)
+class Part:
+    """One rank's part of a tensor that is cut along a dimension."""
+
+    tensor: Any
+    """This rank's elements."""
+    global_shape: tuple[int, ...]
+    """Elements of the whole tensor along each dimension."""
+    offset: tuple[int, ...]
+    """Where this part begins along each dimension."""
+    dim: Optional[int] = None
+    """The dimension along which it is cut; seen from the shapes unless the part is everything."""
+
+
+@dataclass(frozen=True)
+class Own:
+    """A tensor that each rank has its own of, such as the state of its random numbers."""
+
+    tensor: Any
+
+
+@dataclass(frozen=True)
+class Leaf:
+    """A tensor in a skeleton."""
+
+    name: str
+    framework: str
+    dim: Optional[int] = None
+    own: bool = False
+
+    def to_json(self) -> dict[str, Any]:
+        found: dict[str, Any] = {"name": self.name, "as": self.framework}
+        if self.dim is not None:
+            found["dim"] = self.dim
+        if self.own:
+            found["own"] = True
+        return {"$tensor": found}
+
+
+Entry = tuple[
+    str,
+    Any,
+    "Optional[tuple[str, list[int]]]",
+    "Optional[tuple[list[int], list[int]]]",
+    bool,
+]
+"""Name, memory, what its elements are, the whole's shape and the part's place in it, whether all ranks hold it."""
+
+
+class _Taking:
+    def __init__(self, rank: int) -> None:
+        self.rank = rank
+        self.entries: list[Entry] = []
+        self.names: set[str] = set()
+
+    def apart(self, value: Any, path: tuple[str, ...]) -> Any:
+        if len(path) > DEEPEST:
+            raise LayoutError(f"the state is nested more than {DEEPEST} levels deep", "too-deep")
+        if value is None or isinstance(value, (bool, str)):
+            return value
+        if isinstance(value, int):
+            return value if -(1 << 63) <= value < 1 << 63 else {"$int": str(int(value))}
+        if isinstance(value, float) and _framework(value) is None:
+            return float(value) if math.isfinite(value) else {"$float": repr(float(value))}
+        if isinstance(value, Mapping):
+            return self.apart_dict(value, path)
+        if isinstance(value, (list, tuple)):
+            parts = [self.apart(one, (*path, str(n))) for n, one in enumerate(value)]
+            return parts if isinstance(value, list) else {"$tuple": parts}
+        if isinstance(value, (bytes, bytearray)):
+            return {"$bytes": base64.b64encode(value).decode()}
+        return self.tensor(value, ".".join(path) or "state").to_json()
+
+    def apart_dict(self, value: Mapping[Any, Any], path: tuple[str, ...]) -> Any:
+        pairs = [(key, self.apart(one, (*path, str(key)))) for key, one in value.items()]
+        names = [key for key, _ in pairs if isinstance(key, str) and not key.startswith("$")]
+        # JSON keeps no order; only keys that stand in the order of letters can be had back in theirs.
+        if len(names) == len(pairs) and names == sorted(names):
+            return dict(pairs)
+        return {"$dict": [[self.apart(key, (*path, "key")), one] for key, one in pairs]}
+
+    def tensor(self, value: Any, name: str) -> Leaf:
+        dim = value.dim if isinstance(value, Part) else None
+        value, place, own = _marked(value)
+        framework = _framework(value)
+        if framework is None:
+            raise LayoutError(
+                f"`{name}` is {type(value)}, which only pickle could save",
+                "not-a-value",
+                "save its state_dict(), or what it is made of",
+            )
+        if own:
+            name = f"{name}@rank{self.rank}"
+        if name in self.names:
+            raise LayoutError(f"two tensors of the state are both called `{name}`", "ambiguous-name")
+        self.names.add(name)
+        memory, meant = _memory(name, value, framework)
+        replicated = place is None and not own
+        self.entries.append((name, memory, meant, place and (list(place[0]), list(place[1])), replicated))
+        if place is not None and dim is None:
+            dim = _cut(name, place[0], meant, value)
+        return Leaf(name, framework, dim, own)
+
+
+def _marked(value: Any) -> tuple[Any, Optional[tuple[Sequence[int], Sequence[int]]], bool]:
+    """A tensor, which part of a whole it is, and whether it is the rank's own."""
+    if isinstance(value, Own):
+        return value.tensor, None, True
+    if isinstance(value, Part):
+        return value.tensor, (value.global_shape, value.offset), False
+    if type(value).__name__ == "DTensor" and hasattr(value, "to_local"):
+        from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
+
+        _, offset = compute_local_shape_and_global_offset(
+            value.shape, value.device_mesh, value.placements
+        )
+        return value.to_local(), (tuple(value.shape), tuple(offset)), False
+    return value, None, False
+
+
+def _cut(name: str, whole: Sequence[int], meant: Optional[tuple[str, list[int]]], value: Any) -> int:
+    """The dimension along which a part was cut from the whole."""
+    shape = meant[1] if meant is not None else list(value.shape)
+    cut = [n for n, (part, size) in enumerate(zip(shape, whole)) if part != size]
+    if len(shape) != len(whole) or len(cut) > 1:
+        raise LayoutError(
+            f"`{name}` of shape {list(whole)} is cut along more than one dimension into {shape}", "cut-twice"
+        )
+    # A part that is everything, because there is only one rank, is most likely to be cut along the first.
+    return cut[0] if cut else 0
+
+
+def _framework(value: Any) -> Optional[str]:
+    if isinstance(value, Tensor):
+        return "crowfly"
+    torch, numpy = sys.modules.get("torch"), sys.modules.get("numpy")
+    if torch is not None and isinstance(value, torch.Tensor):
+        return "pt"
+    if numpy is not None and isinstance(value, (numpy.ndarray, numpy.generic)):
+        return "np"
+    return None
+
+
+def _memory(name: str, value: Any, framework: str) -> tuple[Any, Optional[tuple[str, list[int]]]]:
+    if framework == "pt":
+        from .torch import memory_of
+
+        return memory_of(name, value.contiguous())
+    if framework == "np":
+        from .numpy import memory_of as memory_of_array
+
+        return memory_of_array(value)
+    return value.contiguous(), None
+
+
+def taken_apart(state: Any, rank: int) -> tuple[list[Entry], dict[str, Any]]:
+    """The tensors of a state, and the values beside them."""
+    taking = _Taking(rank)
+    skeleton = taking.apart(state, ())
+    return taking.entries, {KEY: skeleton}
+
+
+def of_objects(objects: Mapping[str, Any]) -> Any:
+    """The skeleton among the values beside the tensors; ``None`` where there is none."""
+    return objects.get(KEY)
+
+
+def flat(names: Sequence[str], shard: Mapping[str, int], framework: str) -> Any:
+    """The skeleton of tensors that know of none."""
+    return {"$dict": [[n, Leaf(n, framework, shard.get(n)).to_json()] for n in names]}
+
+
+def leaves(skeleton: Any) -> Iterator[Leaf]:
+    """All tensors of a skeleton."""
+    found: list[Leaf] = []
+    put_together(skeleton, found.append)
+    return iter(found)
+
+
+def put_together(skeleton: Any, leaf: Callable[[Leaf], Any], depth: int = 0) -> Any:
+    """The state that a skeleton is of, with what ``leaf`` makes of its tensors."""
+    if depth > 3 * DEEPEST:
+        raise FormatError("the state in this checkpoint is nested too deep", "too-deep")
+
+    def inner(value: Any) -> Any:
+        return put_together(value, leaf, depth + 1)
+
+    if isinstance(skeleton, list):
+        return [inner(one) for one in skeleton]
+    if not isinstance(skeleton, dict):
+        return skeleton
+    if len(skeleton) == 1:
+        ((mark, value),) = skeleton.items()
+        if mark.startswith("$"):
+            return _unmarked(mark, value, leaf, inner)
+    return {key: inner(value) for key, value in skeleton.items()}
+
+
+def _unmarked(
+    mark: str, value: Any, leaf: Callable[[Leaf], Any], inner: Callable[[Any], Any]
+) -> Any:
+    try:
+        if mark == "$tensor":
+            return leaf(Leaf(value["name"], value["as"], value.get("dim"), value.get("own", False)))
+        if mark == "$tuple":
+            return tuple(inner(one) for one in value)
+        if mark == "$dict":
+            return {inner(key): inner(one) for key, one in value}
+        if mark == "$float":
+            return {"nan": math.nan, "inf": math.inf, "-inf": -math.inf}[value]
+        if mark == "$int":
+            return int(value)
+        if mark == "$bytes":
+            return base64.b64decode(value, validate=True)
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        if isinstance(error, FormatError) or type(error).__module__.startswith("crowfly"):
+            raise
+        raise FormatError(f"the state in this checkpoint has a bad {mark}: {error}", "bad-state") from None
+    raise FormatError(f"the state in this checkpoint has an unknown {mark}", "bad-state")
+
+
