@@ -24,6 +24,7 @@ PACKAGES = {
     "fastsafetensors": "fastsafetensors",
     "tensorizer": "tensorizer",
     "runai-model-streamer": "runai_model_streamer",
+    "crowfly": "crowfly",
 }
 EDGE_BYTES = 4096
 """As harness.checkpoint defines it for the fingerprints."""
@@ -79,6 +80,28 @@ def load_files(load_file, path: Path, touched: bool) -> dict:
     if touched:
         touch(tensors)
     return tensors
+
+
+def crowfly_torch() -> Load:
+    from crowfly.torch import load_file
+
+    def load(path: Path) -> dict:
+        # Its own folder reader; pages are touched as those of the other mappings are.
+        tensors = load_file(path)
+        touch(tensors)
+        return tensors
+
+    return load
+
+
+def crowfly_listing() -> Load:
+    from crowfly import safe_open
+
+    def load(path: Path) -> dict:
+        with safe_open(shards(path)[0]) as file:
+            return dict.fromkeys(file.keys())
+
+    return load
 
 
 def fastsafetensors() -> Load:
@@ -140,6 +163,8 @@ ACTIONS: dict[str, Callable[[], Load]] = {
     "tensorizer": tensorizer,
     "streamer-resident": lambda: streamer(keep=True),
     "streamer-transit": lambda: streamer(keep=False),
+    "crowfly-torch": crowfly_torch,
+    "list-crowfly": crowfly_listing,
     "list-keys": lambda: list_safe_open(shapes=False),
     "list-shapes": lambda: list_safe_open(shapes=True),
     "list-fastsafetensors": list_fastsafetensors,

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from .. import process
 from ..process import Command, Finished
-from .contender import PEER, REMARK, Arena, Contender, Failed, Reading, Setting
+from .contender import PEER, REMARK, SUBJECT, Arena, Contender, Failed, Reading, Setting
 
 WORKER = Path(__file__).resolve().parent.parent / "worker.py"
 TRANSIT_MEMORY = 512_000_000
@@ -192,3 +192,14 @@ def listing(python: Path) -> list[Contender]:
         ),
         Wheel(python, "fastsafetensors metadata", "list-fastsafetensors", "fastsafetensors"),
     ]
+
+
+def crowfly_resident(python: Path) -> Contender:
+    """crowfly's own wheel in the place of its command."""
+    note = "load_file of the folder, then one byte of each page touched"
+    return Wheel(python, "crowfly.torch", "crowfly-torch", "crowfly", role=SUBJECT, note=note)
+
+
+def crowfly_listing(python: Path) -> Contender:
+    """The same for the header of one file."""
+    return Wheel(python, "crowfly.safe_open keys", "list-crowfly", "crowfly", role=SUBJECT)
