@@ -175,7 +175,14 @@ fn side(text: &str) -> Result<Side, Failure> {
         Err(error) => return Err(error.into()),
     };
     match place {
-        Place::Host(_) => Ok(Side::Host),
+        Place::Host(None) => Ok(Side::Host),
+        Place::File(path) if text.contains("://") && !text.starts_with("file:") => {
+            Err(Failure::usage(format!(
+                "{} is no place that this build knows",
+                shown(Path::new(&path))
+            ))
+            .hint(format!("`./{path}` is a file of that name")))
+        }
         Place::File(path) => Ok(Side::File(path.into())),
         Place::Gpu(_) | Place::Object(_) => {
             let what = format!("this build has no engine that copies from or to {place}");
@@ -221,9 +228,10 @@ mod tests {
         };
         assert_eq!(refused("gpu:0"), ("not-built", Exit::Unavailable));
         assert_eq!(refused("s3://bucket/key"), ("not-built", Exit::Unavailable));
+        assert_eq!(refused("host:1"), ("not-a-side", Exit::Usage));
         assert_eq!(refused("nic:eth0"), ("not-a-side", Exit::Usage));
         assert_eq!(refused("gpu:x"), ("not-a-place", Exit::Usage));
-        assert_eq!(refused("ftp://host/x"), ("not-a-place", Exit::Usage));
+        assert_eq!(refused("ftp://host/x"), ("usage", Exit::Usage));
         assert_eq!(refused("crowfly://host/x"), ("bad-location", Exit::Usage));
         assert_eq!(refused(""), ("not-a-place", Exit::Usage));
     }

@@ -166,7 +166,7 @@ fn visibility(visibility: &Visibility) -> Cell {
 
 fn verification(verification: &Verification) -> Vec<Cell> {
     match verification {
-        Verification::NotAsked => vec![Cell::styled(FAINT, "not asked for (--verify)")],
+        Verification::NotAsked => vec![Cell::styled(FAINT, "not asked for")],
         Verification::Computed {
             algorithm,
             checksum,

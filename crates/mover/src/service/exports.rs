@@ -8,6 +8,7 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
+use crowfly_machine::limits;
 use crowfly_route::units::Bytes;
 use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags, ResolveFlags};
 use rustix::io::Errno;
@@ -19,6 +20,7 @@ use super::name::{Name, RelativePath};
 use super::partial::is_unfinished;
 use crate::checkpoint::Stamp;
 use crate::fabric::{Access, Buffer, Fabric, Region};
+use crate::memory::MemoryError;
 use crate::source::Source;
 
 /// The most entries of a folder that is listed to a peer: they are kept while it asks for more of them.
@@ -88,6 +90,11 @@ impl Exports {
                     writable,
                 } => (name, Exposed::Folder(Folder::open(path, *writable)?)),
                 Export::Memory { name, bytes } => {
+                    // It is given out before it is touched, and who touches too much is ended without a word.
+                    if let Some(room) = limits::memory_room().filter(|room| *room < bytes.0) {
+                        let bytes = bytes.0;
+                        return Err(MemoryError::NoRoom { bytes, room }.into());
+                    }
                     let len = usize::try_from(bytes.0).unwrap_or(usize::MAX);
                     let buffer = Buffer::zeroed(len, None)?;
                     let region = fabric.register(buffer, Access::READ_WRITE)?;

@@ -1,30 +1,30 @@
 //! What a server does for one peer.
 
 use std::collections::HashMap;
-use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use std::time::{Duration, Instant};
 
-use crowfly_machine::usage;
 use crowfly_route::policy::Policy;
 
-use super::account::{Doing, Legs};
+use super::account::Legs;
 use super::channel::Channel;
 use super::error::ServiceError;
-use super::exports::{Exports, Exposed, Found, tag};
-use super::limits::{INTRODUCTION, LOOK, Limits, MAX_PAGE, MAX_RANGES, MAX_WORK, PART};
-use super::message::{Answer, Entry, Part, Request, VERSION};
+use super::exports::Exports;
+use super::limits::{INTRODUCTION, LOOK, Limits, MAX_WORK};
+use super::message::{Answer, Entry, Request, VERSION};
 use super::metrics::Metrics;
 use super::name::{Name, RelativePath};
-use super::partial::{Partial, Plan};
-use super::ring::{Ring, Slot, sums_of};
-use crate::engine::since;
-use crate::fabric::{FabricError, Options, Peer, RegionDescriptor};
-use crate::pass;
+use super::partial::Partial;
+use super::ring::{Ring, Slot};
+use crate::fabric::{FabricError, Peer, RegionDescriptor};
 use crate::source::Source;
 
+mod looking;
+mod moving;
 pub(crate) mod pool;
+
+pub(crate) use moving::{hashed, same};
 
 /// What all sessions of a server share.
 pub(crate) struct Shared {
@@ -246,301 +246,6 @@ impl Session {
         let _ = self.channel.send(&answer.encode(number), MAX_WORK);
     }
 
-    fn quick(&self, request: Request) -> Result<Answer, ServiceError> {
-        match request {
-            Request::Open { name, path, policy } => self.open(&name, &path, policy),
-            Request::List { name, path, after } => self.list(name, path, &after),
-            Request::Create {
-                name,
-                path,
-                size,
-                tag,
-                resume,
-                policy,
-            } => {
-                let Exposed::Folder(folder) = self.shared.exports.get(&name)? else {
-                    return Err(ServiceError::ReadOnly {
-                        path: name.to_string(),
-                    });
-                };
-                self.room()?;
-                let (at, file) = folder.folder_for(&path)?;
-                let partial = Partial::begin(Plan {
-                    folder: at,
-                    name: file,
-                    shown: format!("{name}/{path}"),
-                    length: size,
-                    tag,
-                    resume,
-                    policy: of_storage(policy),
-                })?;
-                let mut have = partial.have();
-                have.truncate(MAX_RANGES);
-                let file = self.keep(Open::Writing {
-                    partial: RwLock::new(Some(partial)),
-                    resume,
-                    policy,
-                    legs: Legs::default(),
-                });
-                Ok(Answer::Created { file, have })
-            }
-            Request::Close { file } => self.close(file),
-            _ => Err(self.violation("it introduced itself twice")),
-        }
-    }
-
-    fn open(
-        &self,
-        name: &Name,
-        path: &RelativePath,
-        policy: Policy,
-    ) -> Result<Answer, ServiceError> {
-        let found = match self.shared.exports.get(name)? {
-            Exposed::File(file) if path.is_empty() => Found::File(Box::new(Source::open(file)?)),
-            Exposed::Memory(region) if path.is_empty() => {
-                return Ok(Answer::Memory(Box::new(region.descriptor().clone())));
-            }
-            Exposed::File(_) | Exposed::Memory(_) => {
-                return Err(ServiceError::NotFound {
-                    path: format!("{name}/{path}"),
-                });
-            }
-            Exposed::Folder(folder) => folder.find(path)?,
-        };
-        let Found::File(source) = found else {
-            return Ok(Answer::Folder);
-        };
-        self.room()?;
-        let (size, tag) = (source.size(), tag(&source.stamp()));
-        let file = self.keep(Open::Reading {
-            source,
-            policy,
-            legs: Legs::default(),
-        });
-        Ok(Answer::File { file, size, tag })
-    }
-
-    fn room(&self) -> Result<(), ServiceError> {
-        let limit = self.shared.limits.files;
-        match locked(&self.files).len() < limit {
-            true => Ok(()),
-            false => Err(ServiceError::TooMany {
-                what: "open files",
-                limit,
-            }),
-        }
-    }
-
-    fn keep(&self, open: Open) -> u32 {
-        let number = self.next.fetch_add(1, Ordering::Relaxed) as u32;
-        locked(&self.files).insert(number, Arc::new(open));
-        self.shared.metrics.files.fetch_add(1, Ordering::Relaxed);
-        number
-    }
-
-    fn file(&self, number: u32) -> Result<Arc<Open>, ServiceError> {
-        let open = locked(&self.files).get(&number).cloned();
-        open.ok_or_else(|| self.violation("it has no such file open"))
-    }
-
-    /// Lets go of a file, with its account.
-    fn let_go(&self, number: u32, outcome: &'static str) -> Result<Arc<Open>, ServiceError> {
-        let open = locked(&self.files).remove(&number);
-        let open = open.ok_or_else(|| self.violation("it has no such file open"))?;
-        self.shared.metrics.files.fetch_sub(1, Ordering::Relaxed);
-        self.shared.metrics.ended(open.direction(), outcome);
-        for leg in open.legs().all() {
-            self.shared.totals.add(leg);
-        }
-        Ok(open)
-    }
-
-    fn list(&self, name: Name, path: RelativePath, after: &str) -> Result<Answer, ServiceError> {
-        let Exposed::Folder(folder) = self.shared.exports.get(&name)? else {
-            return Err(ServiceError::WrongKind {
-                path: name.to_string(),
-                found: "no folder",
-                wanted: "one",
-            });
-        };
-        let mut listed = locked(&self.listed);
-        let known = listed.as_ref().filter(|_| !after.is_empty());
-        if known.is_none_or(|known| (&known.name, &known.path) != (&name, &path)) {
-            let (entries, skipped) = folder.list(&path)?;
-            *listed = Some(Listed {
-                name,
-                path,
-                entries,
-                skipped,
-            });
-        }
-        let (entries, skipped) = match listed.as_ref() {
-            Some(listed) => (listed.entries.as_slice(), listed.skipped),
-            None => (&[][..], 0),
-        };
-        let start = entries.partition_point(|entry| entry.name.as_str() <= after);
-        let mut bytes = 0;
-        let rest = entries.get(start..).unwrap_or_default();
-        let fits = rest.iter().take_while(|entry| {
-            const BESIDES: usize = 1 + 8 + 2;
-            bytes += entry.name.len() + BESIDES;
-            bytes <= MAX_PAGE
-        });
-        let page: Vec<Entry> = fits.cloned().collect();
-        let more = page.len() < rest.len();
-        if !more {
-            *listed = None;
-        }
-        Ok(Answer::Entries {
-            entries: page,
-            more,
-            skipped,
-        })
-    }
-
-    /// The bytes of a part, inside of a file of `size` bytes and of the peer's memory.
-    fn range(&self, part: &Part, size: u64) -> Result<Range<u64>, ServiceError> {
-        let end = part.offset.checked_add(u64::from(part.len));
-        let there = part.at.checked_add(u64::from(part.len));
-        let fits =
-            end.is_some_and(|end| end <= size) && there.is_some_and(|end| end <= self.memory.len());
-        let whole = part.offset.is_multiple_of(PART) && u64::from(part.len) <= PART;
-        match end {
-            Some(end) if fits && whole => Ok(part.offset..end),
-            _ => Err(self.violation("a part lies outside of its file, its memory or the grid")),
-        }
-    }
-
-    fn options(part: &Part, policy: Policy) -> Options {
-        let within = Duration::from_millis(u64::from(part.within_ms)).min(MAX_WORK);
-        Options::within(within).by(policy)
-    }
-
-    fn read(&self, part: &Part, sums: bool, slot: Slot<'_>) -> Result<Answer, ServiceError> {
-        let open = self.file(part.file)?;
-        let Open::Reading {
-            source,
-            policy,
-            legs,
-        } = &*open
-        else {
-            return Err(self.violation("the file is open for writing"));
-        };
-        let range = self.range(part, source.size())?;
-        let there = self.memory.slice(part.at..part.at + u64::from(part.len))?;
-        let len = part.len as usize;
-        let ledger = pass::read(source, range, &slot.spot(), of_storage(*policy))?;
-        source.unchanged()?;
-        legs.stored(Doing::Reading, ledger);
-        let sums = match sums {
-            true => hashed(&slot, len, legs, Doing::Reading),
-            false => Vec::new(),
-        };
-        let options = Self::options(part, *policy);
-        let delivery = self.peer.write(&slot.local(len)?, &there, options).wait()?;
-        self.shared
-            .metrics
-            .moved(&self.label, &delivery.receipt.shares, SENT);
-        legs.crossed(delivery);
-        Ok(Answer::Sums(sums))
-    }
-
-    fn write(&self, part: &Part, sums: Vec<u64>, slot: Slot<'_>) -> Result<Answer, ServiceError> {
-        let open = self.file(part.file)?;
-        let Open::Writing {
-            partial,
-            resume,
-            policy,
-            legs,
-        } = &*open
-        else {
-            return Err(self.violation("the file is open for reading"));
-        };
-        let partial = partial.read().unwrap_or_else(PoisonError::into_inner);
-        let partial = partial
-            .as_ref()
-            .ok_or_else(|| self.violation("the file is finished"))?;
-        let range = self.range(part, partial.length())?;
-        let there = self.memory.slice(part.at..part.at + u64::from(part.len))?;
-        let len = part.len as usize;
-        let options = Self::options(part, *policy);
-        let delivery = self.peer.read(&slot.local(len)?, &there, options).wait()?;
-        self.shared
-            .metrics
-            .moved(&self.label, &delivery.receipt.shares, RECEIVED);
-        legs.crossed(delivery);
-        let found = match *resume || !sums.is_empty() {
-            true => hashed(&slot, len, legs, Doing::Writing),
-            false => Vec::new(),
-        };
-        if !sums.is_empty() {
-            same(partial.shown(), range.start, &sums, &found)?;
-        }
-        let ledger = partial.write(range, &slot.spot(), &found)?;
-        legs.stored(Doing::Writing, ledger);
-        Ok(Answer::Sums(found))
-    }
-
-    fn commit(&self, number: u32) -> Result<Answer, ServiceError> {
-        let open = self.file(number)?;
-        let Open::Writing { partial, .. } = &*open else {
-            return Err(self.violation("the file is open for reading"));
-        };
-        // Behind whatever is still being written to it.
-        let mut partial = partial.write().unwrap_or_else(PoisonError::into_inner);
-        let finished = partial
-            .take()
-            .ok_or_else(|| self.violation("the file is finished"))?;
-        let digest = finished.digest();
-        let published = finished.publish();
-        let open = self.let_go(number, if published.is_ok() { "whole" } else { "failed" })?;
-        published?;
-        Ok(Answer::Account {
-            digest,
-            legs: open.legs().to_json(),
-        })
-    }
-
-    fn close(&self, number: u32) -> Result<Answer, ServiceError> {
-        let unchanged = match &*self.file(number)? {
-            Open::Reading { source, .. } => source.unchanged(),
-            Open::Writing { .. } => Ok(()),
-        };
-        let outcome = match (&unchanged, &*self.file(number)?) {
-            (Ok(()), Open::Reading { source, legs, .. }) => {
-                match source.size() > 0 && legs.all().is_empty() {
-                    true => "looked-at",
-                    false => "read",
-                }
-            }
-            (Ok(()), Open::Writing { .. }) => "given-up",
-            _ => "failed",
-        };
-        let open = self.let_go(number, outcome)?;
-        unchanged?;
-        Ok(Answer::Account {
-            digest: None,
-            legs: open.legs().to_json(),
-        })
-    }
-
-    fn sums(&self, name: &Name, offset: u64, len: u32) -> Result<Answer, ServiceError> {
-        let Exposed::Memory(region) = self.shared.exports.get(name)? else {
-            return Err(ServiceError::WrongKind {
-                path: name.to_string(),
-                found: "no memory",
-                wanted: "memory",
-            });
-        };
-        let inside = offset
-            .checked_add(u64::from(len))
-            .is_some_and(|end| end <= region.len() as u64);
-        if !inside || u64::from(len) > PART || !offset.is_multiple_of(PART) {
-            return Err(self.violation("a part lies outside of the memory or the grid"));
-        }
-        Ok(Answer::Sums(sums_of(region, offset, len)))
-    }
-
     /// Waits for what is under way, and lets go of everything.
     fn end(&self) {
         let until = Instant::now() + MAX_WORK;
@@ -594,36 +299,4 @@ fn introduction(
             what: "it speaks another version",
         }),
     }
-}
-
-/// The checksums of what lies in a buffer, whose making is part of a leg.
-pub(crate) fn hashed(slot: &Slot<'_>, len: usize, legs: &Legs, doing: Doing) -> Vec<u64> {
-    let cpu = usage::this_thread();
-    let sums = slot.sums(len);
-    legs.worked(doing, since(cpu));
-    sums
-}
-
-/// Compares checksums of the pieces of a part that starts at `offset`.
-pub(crate) fn same(
-    path: &str,
-    offset: u64,
-    left: &[u64],
-    arrived: &[u64],
-) -> Result<(), ServiceError> {
-    if left == arrived {
-        return Ok(());
-    }
-    let mut pairs = left.iter().zip(arrived).enumerate();
-    let differs = pairs.find(|(_, (left, arrived))| left != arrived);
-    let (index, expected, found) = match differs {
-        Some((index, (left, arrived))) => (index, *left, *arrived),
-        None => (left.len().min(arrived.len()), 0, 0),
-    };
-    Err(ServiceError::Differs {
-        path: path.to_owned(),
-        offset: offset + index as u64 * crate::digest::GRID,
-        expected,
-        found,
-    })
 }
