@@ -31,9 +31,9 @@ fn crowfly(folder: &Path, arguments: &[&str]) -> Command {
     command
 }
 
-/// A running server of the folder `data`.
+/// A running server of the folder `data`, which ends with the test.
 struct Server {
-    child: Child,
+    child: Option<Child>,
     url: String,
     metrics: String,
 }
@@ -69,7 +69,7 @@ impl Server {
         // Whoever writes to a closed pipe would be told so.
         std::thread::spawn(move || std::io::copy(&mut told, &mut std::io::sink()));
         Self {
-            child,
+            child: Some(child),
             url: url.expect("an address"),
             metrics: metrics.expect("metrics"),
         }
@@ -81,10 +81,20 @@ impl Server {
     }
 
     /// Ends it by a signal; its document and exit status.
-    fn end(self, signal: &str) -> (Value, Option<i32>) {
-        send(&self.child, signal);
-        let output = self.child.wait_with_output().expect("it ends");
+    fn end(mut self, signal: &str) -> (Value, Option<i32>) {
+        let child = self.child.take().expect("it runs");
+        send(&child, signal);
+        let output = child.wait_with_output().expect("it ends");
         (document(&output), output.status.code())
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        if let Some(mut child) = self.child.take() {
+            let _ = child.kill();
+            let _ = child.wait();
+        }
     }
 }
 
@@ -292,7 +302,7 @@ fn given_what_cannot_be_copied_each_has_its_code_and_status() {
 fn given_a_server_that_is_killed_the_copy_fails_and_another_one_lets_it_go_on() {
     let folder = folder("cp-killed");
     large(&folder.join("data/m"));
-    let mut server = Server::start(&folder, &["--key-file", "key"]);
+    let server = Server::start(&folder, &["--key-file", "key"]);
     let from = server.at("data/m");
     let arguments = [
         "cp",
@@ -307,8 +317,7 @@ fn given_a_server_that_is_killed_the_copy_fails_and_another_one_lets_it_go_on() 
     let child = command.stdout(Stdio::piped()).stderr(Stdio::null());
     let child = child.spawn().expect("it starts");
     await_that("it begins", || begun(&folder) > 500);
-    server.child.kill().expect("killed");
-    server.child.wait().expect("gone");
+    drop(server);
     let output = child.wait_with_output().expect("it ends");
     let ended = document(&output);
     assert_eq!(ended["error"]["code"], "peer-lost", "{ended}");
