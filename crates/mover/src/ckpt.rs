@@ -17,6 +17,8 @@
 
 mod archive;
 mod attempt;
+pub mod dcp;
+mod diff;
 mod disk;
 mod error;
 mod extent;
@@ -30,6 +32,7 @@ mod state;
 mod store;
 
 pub use archive::{Archive, ArchiveError, ArchiveFile, ArchivedPart, ArchivedTensor, Format};
+pub use diff::{Change, Difference, Distance, comparable, diff};
 pub use disk::{Act, Witness};
 pub use error::SaveError;
 pub use extent::Extent;

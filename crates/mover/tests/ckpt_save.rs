@@ -8,8 +8,9 @@ use crowfly_mover::Engine;
 use crowfly_mover::checkpoint::dtype::Dtype;
 use crowfly_mover::checkpoint::select::RankSlice;
 use crowfly_mover::ckpt::{
-    Archive, Extent, Format, RestoreOptions, Retention, SLAB, SaveError, SaveReceipt, Saver,
-    SaverSettings, State, TensorPart, Want, latest, list, prune, step_folder,
+    Archive, Change, Distance, Extent, Format, RestoreOptions, Retention, SLAB, SaveError,
+    SaveReceipt, Saver, SaverSettings, State, TensorPart, Want, diff, latest, list, prune,
+    step_folder,
 };
 use crowfly_route::units::Bytes;
 use serde_json::json;
@@ -649,6 +650,104 @@ fn given_a_reader_pruning_leaves_it_its_step_and_goes_on_without_it() {
     assert_eq!(list(root).expect("listed").steps.len(), 4);
     assert_eq!(prune(root, keep, false, soon).expect("pruned"), dry);
     assert_eq!(names(root), [".crowfly-lock", "step-13"]);
+}
+
+#[test]
+fn given_two_steps_what_was_added_removed_reshaped_and_changed_is_told_with_how_far_it_is_apart() {
+    let folder = folder();
+    let floats = |values: &[f32]| {
+        values
+            .iter()
+            .flat_map(|v| v.to_le_bytes())
+            .collect::<Vec<u8>>()
+    };
+    let halves = |bits: &[u16]| {
+        bits.iter()
+            .flat_map(|b| b.to_le_bytes())
+            .collect::<Vec<u8>>()
+    };
+    let (one, two) = (
+        floats(&[1.0, 2.0, 3.0, f32::NAN]),
+        floats(&[1.0, 5.0, -1.0, 0.0]),
+    );
+    // 1, 2 and 4 in bfloat16; 1, 2 and 4.5.
+    let (b1, b2) = (
+        halves(&[0x3f80, 0x4000, 0x4080]),
+        halves(&[0x3f80, 0x4000, 0x4090]),
+    );
+    let whole = |name, dtype, shape, bytes| TensorPart::whole(name, dtype, shape, bytes);
+    let before = State {
+        tensors: vec![
+            whole("float", Dtype::F32, &[4], &one),
+            whole("half", Dtype::BF16, &[3], &b1),
+            whole("gone", Dtype::F32, &[4], &one),
+            whole("shape", Dtype::F32, &[4], &one),
+            whole("same", Dtype::F32, &[2, 2], &one),
+        ],
+        ..State::default()
+    };
+    let after = State {
+        tensors: vec![
+            whole("float", Dtype::F32, &[4], &two),
+            whole("half", Dtype::BF16, &[3], &b2),
+            whole("new", Dtype::F32, &[4], &one),
+            whole("shape", Dtype::F32, &[2, 2], &one),
+            whole("same", Dtype::F32, &[2, 2], &one),
+        ],
+        ..State::default()
+    };
+    let mut saver = saver(folder.path(), SaverSettings::default());
+    saver.save(1, &before).expect("saved");
+    saver.save(2, &after).expect("saved");
+    let open = |step| Archive::open_step(folder.path(), step).expect("opens");
+    let found = diff(&open(1), &open(2), &Engine::default(), |_| ()).expect("compared");
+    let distance = |differing, elements, max_abs, l2: f64, not_finite| {
+        Change::Changed(Distance {
+            differing,
+            elements,
+            max_abs: Some(max_abs),
+            l2: Some(l2),
+            not_finite,
+        })
+    };
+    let expected = [
+        ("float", distance(3, 4, 4.0, 5.0, 1)),
+        ("gone", Change::Removed),
+        ("half", distance(1, 3, 0.5, 0.5, 0)),
+        ("new", Change::Added),
+        (
+            "shape",
+            Change::Reshaped {
+                before: (Dtype::F32, vec![4]),
+                after: (Dtype::F32, vec![2, 2]),
+            },
+        ),
+    ];
+    assert_eq!(
+        found.tensors,
+        expected.map(|(name, change)| (name.to_owned(), change))
+    );
+    assert_eq!((found.same, found.compared), (1, Bytes(16 + 6 + 16)));
+}
+
+#[test]
+fn given_a_header_that_says_otherwise_than_the_manifest_the_tensor_is_named() {
+    let folder = folder();
+    let (_, path) = saved(folder.path());
+    let archive = Archive::open(folder.path()).expect("opens");
+    assert!(archive.headers_that_differ().expect("read").is_empty());
+    let mut bytes = fs::read(&path).expect("read");
+    let name = b"layers.0.bias";
+    let at = bytes
+        .windows(name.len())
+        .position(|window| window == name)
+        .expect("in the header");
+    bytes[at..at + name.len()].copy_from_slice(b"layers.0.bike");
+    fs::write(&path, bytes).expect("written");
+    let faults = archive.headers_that_differ().expect("read");
+    let codes: Vec<&str> = faults.iter().map(|fault| fault.code()).collect();
+    assert_eq!(codes, ["header-differs"]);
+    assert!(faults[0].to_string().contains("\"layers.0.bias\""));
 }
 
 #[test]

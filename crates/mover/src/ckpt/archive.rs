@@ -10,6 +10,7 @@ use std::sync::Arc;
 use crowfly_route::units::Bytes;
 use serde_json::Value;
 
+use super::dcp::{self, METADATA_NAME};
 use super::extent::Extent;
 use super::lock::{Lock, Share};
 use super::manifest::{MANIFEST_NAME, Manifest, Sums};
@@ -20,6 +21,7 @@ use crate::error::TransferError;
 use crate::source::Source;
 
 mod error;
+mod headers;
 
 pub use error::ArchiveError;
 
@@ -42,6 +44,8 @@ pub enum Format {
     SafetensorsFile,
     /// Safetensors files, with an index or without.
     SafetensorsFolder,
+    /// A distributed checkpoint of PyTorch.
+    Distributed,
 }
 
 impl Format {
@@ -50,6 +54,7 @@ impl Format {
         match self {
             Self::Step { .. } => "crowfly",
             Self::SafetensorsFile | Self::SafetensorsFolder => "safetensors",
+            Self::Distributed => "dcp",
         }
     }
 }
@@ -105,6 +110,8 @@ pub struct ArchivedTensor {
 pub struct ArchivedPart {
     /// The file, by its place among [`Archive::files`].
     pub file: usize,
+    /// Its name in the file, where the file has names.
+    pub key: String,
     /// The box of the tensor that it is.
     pub extent: Extent,
     /// Its bytes in the file.
@@ -131,7 +138,7 @@ impl ArchivedTensor {
 
 impl Archive {
     /// Opens what `path` names: a step that crowfly saved, a folder of steps (the latest complete
-    /// one), a safetensors file, or a model folder or its index.
+    /// one), a safetensors file, a model folder or its index, or a distributed checkpoint of PyTorch.
     ///
     /// # Errors
     /// See [`ArchiveError`].
@@ -147,6 +154,9 @@ impl Archive {
                 }
                 .into()
             });
+        }
+        if path.join(METADATA_NAME).exists() {
+            return Self::distributed(path);
         }
         let steps = steps(path).map_err(|source| StepError::io("list", path, source))?;
         if steps.is_empty() {
@@ -245,6 +255,7 @@ impl Archive {
             };
             let parts = entry.parts.iter().map(|part| ArchivedPart {
                 file: part.file as usize,
+                key: part.key.clone(),
                 extent: part.extent(),
                 range: part.begin..part.end,
                 sums: Sums::decode(&part.sums),
@@ -275,6 +286,29 @@ impl Archive {
         Ok(archive)
     }
 
+    fn distributed(path: &Path) -> Result<Self, ArchiveError> {
+        let contents = dcp::open(path)?;
+        let files = contents.files.into_iter();
+        let archive = Self {
+            path: path.to_owned(),
+            format: Format::Distributed,
+            files: files
+                .map(|(path, bytes)| ArchiveFile {
+                    path,
+                    bytes: Bytes(bytes),
+                    stamp: None,
+                })
+                .collect(),
+            tensors: contents.tensors,
+            objects: contents.objects,
+            objects_of_ranks: BTreeMap::new(),
+            notes: contents.notes,
+            _reading: None,
+        };
+        archive.disjoint()?;
+        Ok(archive)
+    }
+
     fn safetensors(path: &Path) -> Result<Self, ArchiveError> {
         let checkpoint = Checkpoint::open(path)?;
         let format = match checkpoint.kind() {
@@ -300,6 +334,7 @@ impl Archive {
             .map(|(id, tensor)| {
                 let part = ArchivedPart {
                     file: id.file.0 as usize,
+                    key: tensor.name.to_owned(),
                     extent: Extent::whole(tensor.shape),
                     range: tensor.range.clone(),
                     sums: None,

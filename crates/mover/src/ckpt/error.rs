@@ -158,7 +158,7 @@ impl SaveError {
     }
 
     /// The stable name of this failure; that of what lies beneath where it is one.
-    pub fn code(&self) -> &str {
+    pub fn code(&self) -> &'static str {
         match self {
             Self::BadTensor { .. } => "bad-tensor",
             Self::BadState { .. } => "bad-state",

@@ -12,6 +12,7 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
+pub(crate) use check::covered;
 pub use error::ManifestError;
 pub(crate) use sums::Sums;
 

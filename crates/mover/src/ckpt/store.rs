@@ -14,6 +14,7 @@ mod error;
 mod prune;
 
 pub use error::StepError;
+pub(super) use error::some;
 pub(super) use prune::pruned;
 pub use prune::{Pruned, Retention, prune};
 

@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use crate::checkpoint::dtype::Dtype;
 use crate::checkpoint::{CheckpointError, Quoted};
+use crate::ckpt::dcp::DcpError;
 use crate::ckpt::extent::Extent;
 use crate::ckpt::store::StepError;
 use crate::error::TransferError;
@@ -18,6 +19,8 @@ pub enum ArchiveError {
     Step(#[from] StepError),
     #[error(transparent)]
     Checkpoint(#[from] CheckpointError),
+    #[error("the distributed checkpoint is refused: {0}")]
+    Distributed(#[from] DcpError),
     #[error("{path:?} is no checkpoint: neither a safetensors file nor a folder of one")]
     NotACheckpoint { path: PathBuf },
     #[error("in {file:?}, tensors {first} and {second} share bytes")]
@@ -75,6 +78,7 @@ impl ArchiveError {
         match self {
             Self::Step(error) => error.code(),
             Self::Checkpoint(error) => error.code(),
+            Self::Distributed(error) => error.code(),
             Self::NotACheckpoint { .. } => "not-a-checkpoint",
             Self::SharedBytes { .. } => "shared-bytes",
             Self::NoSuchTensor { .. } => "no-such-tensor",
