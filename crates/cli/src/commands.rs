@@ -10,6 +10,7 @@ use crate::output::Output;
 
 pub mod bench;
 pub mod capture;
+pub mod ckpt;
 mod completions;
 mod connection;
 pub mod cp;
@@ -44,6 +45,8 @@ pub enum Command {
     Cp(cp::CpArgs),
     /// Serve files, folders and memory of this machine to `crowfly cp` elsewhere
     Serve(serve::ServeArgs),
+    /// List, verify, compare and prune checkpoints
+    Ckpt(ckpt::CkptArgs),
     /// Plan a cluster: whether the straight way matters, what it costs, what to buy
     Plan(Box<plan::PlanArgs>),
     /// Measure what the engine does against what the machine can do
@@ -70,6 +73,7 @@ impl Command {
             Self::Load(args) => load::run(&args, out),
             Self::Cp(args) => cp::run(&args, out),
             Self::Serve(args) => serve::run(&args, out),
+            Self::Ckpt(args) => ckpt::run(&args, out),
             Self::Plan(args) => plan::run(&args, out),
             Self::Bench(args) => bench::run(&args, out),
             Self::Ui(args) => ui::run(&args, out),

@@ -6,6 +6,7 @@ pub mod bench_picture;
 pub mod block;
 pub mod capture;
 pub mod cell;
+pub mod ckpt;
 pub mod command;
 pub mod cp;
 pub mod diagnosis;

@@ -9,6 +9,8 @@ use crowfly_mover::checkpoint::CheckpointError;
 use crowfly_mover::checkpoint::header::HeaderReadError;
 use crowfly_mover::checkpoint::seeded::{SeededError, WriteError};
 use crowfly_mover::checkpoint::select::SelectError;
+use crowfly_mover::ckpt::dcp::DcpError;
+use crowfly_mover::ckpt::{ArchiveError, SaveError, StepError};
 use crowfly_mover::collective::CollectiveError;
 use crowfly_mover::fabric::FabricError;
 use crowfly_mover::fabric::rendezvous::RendezvousError;
@@ -110,6 +112,60 @@ impl From<CheckpointError> for Failure {
         };
         let failure = Self::new(error.code(), exit, sentence(&error));
         failure.maybe_hint(error.hint().or_else(|| system_hint(&error)))
+    }
+}
+
+impl From<StepError> for Failure {
+    fn from(error: StepError) -> Self {
+        use StepError as E;
+        let exit = match &error {
+            E::NotFound { .. }
+            | E::Denied { .. }
+            | E::NoSteps { .. }
+            | E::NoSuchStep { .. }
+            | E::NoManifest { .. } => Exit::NoInput,
+            E::Io { source, .. } => errno::reading(source),
+            _ => Exit::BadData,
+        };
+        let failure = Self::new(error.code(), exit, sentence(&error));
+        failure.maybe_hint(error.hint().or_else(|| system_hint(&error)))
+    }
+}
+
+impl From<ArchiveError> for Failure {
+    fn from(error: ArchiveError) -> Self {
+        use ArchiveError as E;
+        let exit = match error {
+            E::Step(error) => return error.into(),
+            E::Checkpoint(error) => return error.into(),
+            E::Transfer(error) => return error.into(),
+            E::Distributed(DcpError::Io { ref source, .. }) => errno::reading(source),
+            E::NotACheckpoint { .. } => Exit::NoInput,
+            E::Corrupt { .. } | E::HeaderDiffers { .. } => Exit::Broken,
+            E::Memory(_) => Exit::Unavailable,
+            E::NoSuchTensor { .. } | E::OutsideTensor { .. } | E::InsideByte { .. } => Exit::Usage,
+            _ => Exit::BadData,
+        };
+        let failure = Self::new(error.code(), exit, sentence(&error));
+        let hint = error.hint();
+        failure.maybe_hint(hint.as_deref().or_else(|| system_hint(&error)))
+    }
+}
+
+impl From<SaveError> for Failure {
+    fn from(error: SaveError) -> Self {
+        use SaveError as E;
+        let exit = match &error {
+            E::Io { source, .. }
+            | E::NoSpace { source, .. }
+            | E::Denied { source, .. }
+            | E::NoLocks { source, .. } => errno::creating(source),
+            E::Busy { .. } => Exit::Unavailable,
+            _ => Exit::CannotCreate,
+        };
+        let failure = Self::new(error.code(), exit, sentence(&error));
+        let hint = error.hint();
+        failure.maybe_hint(hint.as_deref().or_else(|| system_hint(&error)))
     }
 }
 
