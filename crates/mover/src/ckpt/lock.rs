@@ -37,6 +37,8 @@ impl Lock {
     pub(crate) fn try_on(path: &Path, share: Share) -> io::Result<Option<Self>> {
         let file = OpenOptions::new()
             .read(true)
+            // NFS makes record locks of these, and an exclusive one needs a file open for writing.
+            .write(share == Share::Exclusive)
             .custom_flags(libc::O_CLOEXEC | libc::O_NOFOLLOW | libc::O_NONBLOCK)
             .open(path)?;
         Self::take(file, share)
