@@ -1,7 +1,7 @@
 //! Saves a state of some size into a folder several times and prints a line of JSON for each, for
 //! comparison with what else writes to that drive.
 //!
-//! `cargo run --release -p crowfly-mover --example ckpt_rate -- FOLDER [MIB] [TIMES]`
+//! `cargo run --release -p crowfly-mover --example ckpt_rate -- FOLDER [MIB] [TIMES] [sync]`
 
 use std::collections::BTreeMap;
 
@@ -19,6 +19,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let folder = arguments.next().ok_or("name a folder to save into")?;
     let mib: usize = arguments.next().as_deref().unwrap_or("1024").parse()?;
     let times: u64 = arguments.next().as_deref().unwrap_or("3").parse()?;
+    let waits = arguments.next().is_some_and(|how| how == "sync");
     let tensors: Vec<(String, Vec<u8>)> = (0..(mib << 20).div_ceil(TENSOR))
         .map(|number| {
             let bytes = (0..TENSOR).map(|i| ((i * 31) ^ (i >> 8) ^ number) as u8);
@@ -44,7 +45,10 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     };
     let mut saver = Saver::new(&folder, RankSlice::new(0, 1)?, settings)?;
     for step in 0..times {
-        let receipt = saver.save_async(step, &state)?.wait()?;
+        let receipt = match waits {
+            true => saver.save(step, &state)?,
+            false => saver.save_async(step, &state)?.wait()?,
+        };
         println!(
             "{}",
             json!({

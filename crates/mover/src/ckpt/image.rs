@@ -8,6 +8,10 @@ use super::manifest::{PartEntry, Sums, TensorEntry};
 use super::state::TensorPart;
 use crate::checkpoint::header;
 use crate::digest;
+use crate::fabric::{Caches, copy_slice};
+
+/// Copies shorter than this, in bytes, are quicker through the caches.
+const FITS_THE_CACHES: usize = 256 << 10;
 
 /// A safetensors file: its header, and the borrowed tensors that follow it.
 pub(super) struct Image<'a> {
@@ -115,7 +119,12 @@ impl<'a> Image<'a> {
             let from = (start - range.start) as usize..(end - range.start) as usize;
             let to = (start - at) as usize..(end - at) as usize;
             if let (Some(out), Some(bytes)) = (out.get_mut(to), bytes.get(from)) {
-                out.copy_from_slice(bytes);
+                // What goes to the drive next is not wanted in the caches of whoever trains.
+                let caches = match bytes.len() < FITS_THE_CACHES {
+                    true => Caches::Keep,
+                    false => Caches::Pass,
+                };
+                copy_slice(bytes, out, caches);
                 copied += bytes.len();
             }
         };

@@ -31,6 +31,10 @@ use background::{Background, Finished};
 /// One staging buffer, in bytes: a multiple of the checksums' grid.
 pub const SLAB: u64 = 32 << 20;
 
+/// Buffers of a save that is waited for: enough to copy into while others are written. More would only
+/// be more fresh memory.
+const MOST_WAITING: u64 = 6;
+
 const _: () = assert!(SLAB.is_multiple_of(GRID), "checksums would span buffers");
 
 /// How checkpoints are saved.
@@ -230,7 +234,7 @@ impl Saver {
     /// nobody heard of it, in which case this one was not begun.
     pub fn save(&mut self, step: u64, state: &State<'_>) -> Result<SaveReceipt, SaveError> {
         let began = Instant::now();
-        let mut receipt = self.save_async(step, state)?.wait()?;
+        let mut receipt = self.begin(step, state, MOST_WAITING)?.wait()?;
         receipt.stall_seconds = began.elapsed().as_secs_f64();
         receipt.waited_seconds = 0.0;
         Ok(receipt)
@@ -243,12 +247,19 @@ impl Saver {
     /// What is wrong with the state, and what became of an earlier save that nobody waited for. What
     /// goes wrong later comes out of [`Pending::wait`] or the next save.
     pub fn save_async(&mut self, step: u64, state: &State<'_>) -> Result<Pending, SaveError> {
+        self.begin(step, state, u64::MAX)
+    }
+
+    /// Begins a save with at most so many buffers.
+    fn begin(&mut self, step: u64, state: &State<'_>, most: u64) -> Result<Pending, SaveError> {
         let began = Instant::now();
         self.settle()?;
         state.check()?;
         let image = Image::new(state.mine(self.rank.rank(), self.rank.ranks()), step)?;
         let outcome = Arc::new(Outcome::default());
-        let slabs = (self.settings.staging.0 / SLAB).min(image.len().div_ceil(SLAB)) as usize;
+        let slabs = (self.settings.staging.0 / SLAB)
+            .min(image.len().div_ceil(SLAB))
+            .min(most) as usize;
         let (filled, to_write) = mpsc::sync_channel(slabs.max(1));
         let (written, free) = mpsc::sync_channel(slabs.max(1) + self.pool.len());
         let job = Background {
