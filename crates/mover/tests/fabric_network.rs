@@ -76,8 +76,8 @@ impl Player {
                 self.peers.push((peer, told));
                 Ok(format!("connected {}", self.peers.len() - 1))
             }
-            // write PEER BYTES MILLISECONDS
-            "write" => {
+            // write PEER BYTES MILLISECONDS, compared by both ends; push: not compared.
+            "write" | "push" => {
                 let (peer, remote) = &self.peers[number(1) as usize];
                 let len = number(2) as usize;
                 let source = Buffer::copy_of(&pattern(len, number(2)))?;
@@ -86,7 +86,11 @@ impl Player {
                 let to = remote.slice(0..len as u64)?;
                 let began = Instant::now();
                 say("started");
-                let written = peer.write(&source.whole(), &to, options.verified()).wait();
+                let options = match words[0] {
+                    "write" => options.verified(),
+                    _ => options,
+                };
+                let written = peer.write(&source.whole(), &to, options).wait();
                 let took = began.elapsed();
                 // The memory is this process's again, unless a frame that was begun still waits for a
                 // network that takes nothing: then it is kept until the connection ends.
@@ -398,6 +402,29 @@ fn given_two_cables_when_one_is_cut_mid_transfer_then_the_other_carries_the_rest
         answer.contains("cable0:") && answer.contains("cable1:"),
         "{answer}"
     );
+}
+
+#[test]
+fn given_two_cables_when_the_one_that_they_talk_by_is_cut_then_the_transfer_ends_well_by_the_other()
+{
+    let mut network = network!(2);
+    network.east.order(&format!("push 0 {} 50000", 48 << 20));
+    assert_eq!(network.east.answer(SOON), "started");
+    network.cables[0].weather(Weather {
+        black_hole: true,
+        ..Weather::default()
+    });
+    let answer = network.east.answer(SOON);
+    assert!(answer.starts_with("written retries "), "{answer}");
+    assert!(!answer.contains("retries 0 "), "{answer}");
+    assert_eq!(
+        network.west.ask(&format!("holds {}", 48 << 20), SOON),
+        "true"
+    );
+    // They cannot talk any more: once nothing moves, each counts as lost to the other.
+    let lost = network.east.ask("lost 0", SOON);
+    let after: u64 = lost.replace("lost ", "").parse().expect("milliseconds");
+    assert!(after < 3 * SILENCE.as_millis() as u64, "{after} ms");
 }
 
 #[test]

@@ -15,7 +15,7 @@ use crowfly_route::units::Bytes;
 use super::flight::Flight;
 use super::identity::Incarnation;
 use super::port::CHECKED_FROM;
-use super::provider::{RailId, Verb};
+use super::provider::{RailId, Registration, Verb};
 use super::rail::RailState;
 use super::transfer::{Checked, Delivery, NicShare};
 
@@ -85,7 +85,7 @@ pub(crate) fn delivery(
         cpu: cpu(flight, rails),
         ceiling: route.ceiling().map(|ceiling| ceiling.capacity),
         obstacles: flight.obstacles.clone(),
-        visibility: visibility(&to),
+        visibility: visibility(flight, &to, &nics),
         verification: Verification::NotAsked,
         shares,
         route,
@@ -162,11 +162,33 @@ fn ends(flight: &Flight) -> (Place, Place) {
     }
 }
 
-fn visibility(to: &Place) -> Visibility {
-    match to {
-        Place::Host(_) | Place::Remote(Memory::Host(_)) => {
-            Visibility::NotNeeded("host memory is coherent with the CPU and with DMA".into())
-        }
-        _ => Visibility::Unknown("whether the device sees it was not looked at".into()),
+/// Whether the device of the destination sees the bytes: what each NIC that moved some said when the
+/// memory was registered with it, the least certain first.
+fn visibility(flight: &Flight, to: &Place, nics: &[NicShare]) -> Visibility {
+    if let Place::Host(_) | Place::Remote(Memory::Host(_)) = to {
+        return Registration::visible_to_the_host();
     }
+    let unknown = |why: &str| Visibility::Unknown(why.into());
+    let Some(region) = flight
+        .order
+        .local
+        .as_ref()
+        .filter(|_| flight.order.verb == Verb::Read)
+    else {
+        return unknown("the peer knows how its device sees what a NIC writes, and was not asked");
+    };
+    let said = nics.iter().map(|used| {
+        let known = region.registration(used.path, &used.nic);
+        known.map_or_else(
+            || unknown("the memory is not registered with the NIC that wrote it"),
+            |registration| registration.visibility.clone(),
+        )
+    });
+    let doubt = |visibility: &Visibility| match visibility {
+        Visibility::Unknown(_) => 2,
+        Visibility::Flushed(_) => 1,
+        Visibility::NotNeeded(_) => 0,
+    };
+    let nothing = || Visibility::NotNeeded("nothing was written".into());
+    said.max_by_key(doubt).unwrap_or_else(nothing)
 }

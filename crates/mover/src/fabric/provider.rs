@@ -29,7 +29,7 @@ use std::time::{Duration, Instant};
 use crowfly_route::hop::{Class, Route};
 use crowfly_route::obstacle::Obstacle;
 use crowfly_route::place::Place;
-use crowfly_route::receipt::{CpuSeconds, Path};
+use crowfly_route::receipt::{CpuSeconds, Path, Visibility};
 
 use super::descriptor::RegionDescriptor;
 use super::error::FabricError;
@@ -124,6 +124,15 @@ pub struct Registration {
     pub keep: Arc<dyn Any + Send + Sync>,
     /// What makes the registration worse than it could be, if anything.
     pub obstacles: Vec<Obstacle>,
+    /// Whether the memory's device sees what the NIC wrote into it, and why.
+    pub visibility: Visibility,
+}
+
+impl Registration {
+    /// What is said of host memory.
+    pub fn visible_to_the_host() -> Visibility {
+        Visibility::NotNeeded("host memory is coherent with the CPU and with DMA".into())
+    }
 }
 
 impl fmt::Debug for Registration {
@@ -321,6 +330,11 @@ pub trait Link: Send + Sync {
     /// whether it has by the deadline. May block until then; called from threads of the caller.
     fn withdraw(&self, _region: &RegionCore, _deadline: Instant) -> bool {
         true
+    }
+
+    /// Counts up with everything that comes from the peer, where the link can tell.
+    fn heard(&self) -> u64 {
+        0
     }
 
     /// Whether it has lost a part of what it moves bytes by, and works on with the rest.

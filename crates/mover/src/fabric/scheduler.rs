@@ -205,6 +205,19 @@ impl Scheduler {
         state.latest().into_values().filter_map(fallen).collect()
     }
 
+    /// Whether some rail works.
+    pub(crate) fn any_up(&self) -> bool {
+        let state = self.state();
+        state.rails.values().any(|known| known.down.is_none())
+    }
+
+    /// When an op last came to its end.
+    pub(crate) fn stirred(&self) -> Duration {
+        let state = self.state();
+        let stirred = state.rails.values().map(|known| known.stirred);
+        stirred.max().unwrap_or_default()
+    }
+
     /// Whether a rail is the one that stands for its place.
     pub(crate) fn stands(&self, slot: u16, rail: RailId) -> bool {
         self.state().latest().get(&slot) == Some(&rail)

@@ -3,7 +3,7 @@
 
 use std::collections::{BTreeMap, VecDeque};
 use std::os::fd::OwnedFd;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
@@ -24,6 +24,7 @@ use super::transfer::{Canceller, Slot, Transfer};
 use super::wire::{Header, Kind, MAX_MESSAGE, Status, Violation};
 
 mod checking;
+mod hearing;
 mod mending;
 
 pub use checking::MAX_CHECKED_RUNS;
@@ -83,8 +84,7 @@ pub(crate) struct Session {
     counters: Arc<Counters>,
     started: Instant,
     silence: Duration,
-    /// What the control connection had heard, and when that last changed, in milliseconds.
-    heard: Mutex<(u64, Duration)>,
+    hearing: hearing::Hearing,
     pinged: AtomicU64,
     links: Mutex<BTreeMap<u16, Arc<dyn Link>>>,
     mending: mending::Mending,
@@ -115,7 +115,7 @@ impl Session {
             counters: parts.counters,
             started: parts.started,
             silence: parts.silence,
-            heard: Mutex::new((0, parts.started.elapsed())),
+            hearing: hearing::Hearing::at(parts.started.elapsed()),
             pinged: AtomicU64::new(0),
             links: Mutex::default(),
             mending: mending::Mending::default(),
@@ -165,11 +165,15 @@ impl Session {
         if let Some(control) = self.control.get() {
             control.close();
         }
-        let lost = || FabricError::PeerLost {
+        self.end_talk(&FabricError::PeerLost {
             peer: self.peer,
             why: why.to_owned(),
-        };
-        self.lose_checks(&lost());
+        });
+    }
+
+    /// Ends everything that needs the control connection.
+    fn end_talk(&self, error: &FabricError) {
+        self.lose_checks(error);
         let (receivers, senders) = {
             let mut mail = locked(&self.mail);
             (
@@ -179,12 +183,12 @@ impl Session {
         };
         receivers
             .iter()
-            .for_each(|waiting| waiting.slot.put(Err(lost())));
+            .for_each(|waiting| waiting.slot.put(Err(error.clone())));
         senders
             .iter()
-            .for_each(|waiting| waiting.slot.put(Err(lost())));
+            .for_each(|waiting| waiting.slot.put(Err(error.clone())));
         self.reached.notify_all();
-        if let Some(mailbox) = self.mailbox() {
+        if let (Some(mailbox), FabricError::PeerLost { why, .. }) = (self.mailbox(), error) {
             mailbox.lost(self.peer, why, why == GOODBYE);
         }
     }
@@ -208,7 +212,7 @@ impl Session {
         for message in waiting.unwrap_or_default() {
             mailbox.message(self.peer, &message);
         }
-        if let Some(why) = self.scheduler.is_lost() {
+        if let Some(FabricError::PeerLost { why, .. }) = self.lost() {
             mailbox.lost(self.peer, &why, why == GOODBYE);
         }
     }
@@ -239,24 +243,7 @@ impl Session {
             return;
         }
         self.mend(now);
-        let silent = {
-            let mut heard = locked(&self.heard);
-            let count = self.control.get().map_or(0, |control| control.heard());
-            if heard.0 != count {
-                *heard = (count, now);
-            }
-            now.saturating_sub(heard.1)
-        };
-        if silent >= self.silence {
-            let why = format!("it has been silent for {:.1} s", silent.as_secs_f64());
-            return self.lose(&why);
-        }
-        let quarter = u64::try_from((self.silence / 4).as_millis()).unwrap_or(u64::MAX);
-        let millis = u64::try_from(now.as_millis()).unwrap_or(u64::MAX);
-        if millis.saturating_sub(self.pinged.load(Ordering::Relaxed)) >= quarter.max(1) {
-            self.pinged.store(millis, Ordering::Relaxed);
-            self.tell(Frame::new(Kind::Ping, 0, Vec::new()));
-        }
+        self.listen(now);
     }
 
     fn overdue_mail(&self, now: Duration) {
@@ -283,11 +270,11 @@ impl Session {
     }
 
     fn lost(&self) -> Option<FabricError> {
-        let why = self.scheduler.is_lost()?;
-        Some(FabricError::PeerLost {
+        let lost = self.scheduler.is_lost().map(|why| FabricError::PeerLost {
             peer: self.peer,
             why,
-        })
+        });
+        lost.or_else(|| self.deaf())
     }
 
     /// Sends a message; done when it is in the peer's queue.
@@ -474,6 +461,7 @@ impl Events for Session {
 
     fn down(&self, rail: RailId, why: String) {
         self.scheduler.down(rail, &why, self.now());
+        self.rail_ended();
     }
 }
 
@@ -518,7 +506,7 @@ impl Handler for Session {
     fn landed(&self, _: &Arc<Conn>, _: &Header, _: &Incoming, _: bool) {}
 
     fn broken(&self, why: String) {
-        self.lose(&why);
+        self.control_ended(&why);
     }
 }
 

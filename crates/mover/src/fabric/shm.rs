@@ -94,6 +94,7 @@ impl Provider for Shm {
             key: Vec::new(),
             keep: Arc::new(()),
             obstacles: Vec::new(),
+            visibility: Registration::visible_to_the_host(),
         })
     }
 

@@ -358,6 +358,10 @@ impl Link for TcpLink {
         })
     }
 
+    fn heard(&self) -> u64 {
+        self.conns.iter().map(|conn| conn.heard()).sum()
+    }
+
     fn port_counters(&self) -> Result<PortCount, String> {
         PortCount::of_interface(&self.nic)
     }

@@ -327,6 +327,7 @@ impl Provider for VerbsNic {
         let Registered {
             region,
             mut obstacles,
+            flush,
             ..
         } = done?;
         obstacles.extend(self.detour());
@@ -335,6 +336,8 @@ impl Provider for VerbsNic {
             key: region.keys().remote.to_le_bytes().to_vec(),
             keep: region,
             obstacles,
+            // No read through the NIC is done after a transfer: where one is needed, it is said.
+            visibility: flush.without_flush(),
         })
     }
 

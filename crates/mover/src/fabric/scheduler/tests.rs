@@ -6,7 +6,7 @@ use crowfly_route::fixture::machines::dgx_h100;
 use crowfly_route::hop::Route;
 use crowfly_route::obstacle::{Code, Obstacle};
 use crowfly_route::place::Place;
-use crowfly_route::receipt::{CpuSeconds, Path};
+use crowfly_route::receipt::{CpuSeconds, Path, Visibility};
 use crowfly_route::units::{Bytes, NumaNode};
 
 use super::*;
@@ -17,9 +17,9 @@ use crate::fabric::identity::Capability;
 use crate::fabric::memory::Buffer;
 use crate::fabric::nics::Nearness;
 use crate::fabric::port::PortCount;
-use crate::fabric::provider::{Limits, Link, Op, Posted, Refusal, Release, Verb};
+use crate::fabric::provider::{Limits, Link, Op, Posted, Refusal, Registration, Release, Verb};
 use crate::fabric::rail::NicLoad;
-use crate::fabric::region::{Access, RegionCore, Registrations};
+use crate::fabric::region::{Access, RegionCore, Registered, Registrations};
 use crate::fabric::transfer::{Checked, Delivery};
 
 const MIB: u64 = 1 << 20;
@@ -135,9 +135,12 @@ impl World {
     }
 
     fn write(&self, bytes: u64, node: Option<u32>) -> Arc<Slot> {
-        let local = region(bytes, node);
+        self.start(Verb::Write, region(bytes, node), bytes)
+    }
+
+    fn start(&self, verb: Verb, local: Arc<RegionCore>, bytes: u64) -> Arc<Slot> {
         let order = Order {
-            verb: Verb::Write,
+            verb,
             remote: Some(Arc::new(local.descriptor.clone())),
             local: Some(local),
             runs: vec![Run {
@@ -426,4 +429,35 @@ fn a_rail_by_which_nothing_ends_is_given_up_when_another_could_carry_on_and_not_
     );
     let summary = &delivery.receipt.obstacles[0].evidence[0].shows;
     assert!(summary.contains("0.5 s"), "{summary}");
+}
+
+#[test]
+fn whether_a_gpu_sees_what_was_read_into_it_is_what_the_least_certain_nic_said() {
+    let unknown = Visibility::Unknown("no read through the NIC was done".into());
+    let fine = Visibility::NotNeeded("the GPU orders the NIC's writes".into());
+    for said in [[&fine, &fine], [&fine, &unknown], [&unknown, &fine]] {
+        // Both are as far from the GPU, so both carry.
+        let world = World::new(&BOTH_SOCKETS[2..]);
+        let mut region = Arc::into_inner(region(8 * MIB, None)).expect("nobody else has it");
+        region.backing = Buffer::claiming(8 << 20, Place::Gpu(0)).into_backing();
+        for (link, visibility) in world.links.iter().zip(said) {
+            region.registrations.done.push(Registered {
+                path: Path::Verbs,
+                nic: link.nic.clone(),
+                registration: Registration {
+                    address: 0,
+                    key: Vec::new(),
+                    keep: Arc::new(()),
+                    obstacles: Vec::new(),
+                    visibility: visibility.clone(),
+                },
+            });
+        }
+        let slot = world.start(Verb::Read, Arc::new(region), 8 * MIB);
+        let delivery = world.finish(&slot, |_, bytes| Some(bytes));
+        assert_eq!(delivery.nics.len(), 2);
+        let doubtful = said.contains(&&unknown);
+        let expected = if doubtful { &unknown } else { &fine };
+        assert_eq!(&delivery.receipt.visibility, expected);
+    }
 }

@@ -101,6 +101,9 @@ impl Session {
     ) {
         let left = order.allowed.as_secs_f64() - delivery.receipt.wall_seconds;
         let deadline = self.now() + Duration::try_from_secs_f64(left).unwrap_or_default();
+        if let Some(error) = self.deaf() {
+            return slot.put(Err(error));
+        }
         locked(&self.checking.0).waiting.push_back(Check {
             flight,
             order,

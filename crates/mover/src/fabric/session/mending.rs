@@ -151,6 +151,9 @@ impl Session {
 
     /// Tells the peer of rails that failed here, and starts the next attempt to make one anew.
     pub(super) fn mend(&self, now: Duration) {
+        if self.deaf().is_some() {
+            return;
+        }
         let fallen = self.scheduler.fallen();
         let mut state = locked(&self.mending.0);
         let Some(met) = state.met else {

@@ -75,6 +75,7 @@ impl Provider for Tcp {
                 key: Vec::new(),
                 keep: Arc::new(()),
                 obstacles: Vec::new(),
+                visibility: Registration::visible_to_the_host(),
             }),
             place => Err(vec![
                 Obstacle::blocks(
