@@ -5,6 +5,8 @@
 //! ```
 //!
 //! Transfers of SIZE bytes go round a region of four times the size, two at a time, for SECONDS.
+//! `CROWFLY_RATE_PARTS` sets another number of parts, `CROWFLY_RATE_SERVER` the words before the
+//! other process's command, `CROWFLY_RATE_LISTEN` where that one listens.
 
 use std::collections::VecDeque;
 use std::error::Error;
@@ -19,11 +21,18 @@ use crowfly_mover::fabric::{
 const TIME: Duration = Duration::from_secs(120);
 /// Transfers under way at one time.
 const AHEAD: usize = 2;
-/// Parts of the regions that transfers take turns in.
+/// Parts of the regions that transfers take turns in when nobody says.
 const PARTS: usize = 4;
 
+fn number(name: &str) -> Option<usize> {
+    std::env::var(name).ok().and_then(|text| text.parse().ok())
+}
+
+fn parts() -> usize {
+    number("CROWFLY_RATE_PARTS").unwrap_or(PARTS).max(1)
+}
+
 fn settings(path: &str, key: &str) -> Settings {
-    let number = |name: &str| std::env::var(name).ok().and_then(|text| text.parse().ok());
     let usual = Settings::new(SharedKey::derive(key));
     Settings {
         shm: path == "shm",
@@ -34,7 +43,7 @@ fn settings(path: &str, key: &str) -> Settings {
 }
 
 fn buffer(size: usize) -> Result<Buffer, Box<dyn Error>> {
-    let mut buffer = Buffer::zeroed(size * PARTS, None)?;
+    let mut buffer = Buffer::zeroed(size * parts(), None)?;
     if let Some(bytes) = buffer.as_mut_slice() {
         // Every page is there before the clock starts.
         bytes.chunks_mut(4096).for_each(|page| page[0] = 1);
@@ -57,7 +66,11 @@ fn main() -> Result<(), Box<dyn Error>> {
 }
 
 fn serve(folder: &Folder, path: &str, size: usize) -> Result<(), Box<dyn Error>> {
-    let fabric = Fabric::new(settings(path, &std::env::var("CROWFLY_RATE_KEY")?))?;
+    let mut settings = settings(path, &std::env::var("CROWFLY_RATE_KEY")?);
+    if let Ok(listen) = std::env::var("CROWFLY_RATE_LISTEN") {
+        settings.listen = listen.parse()?;
+    }
+    let fabric = Fabric::new(settings)?;
     let region = fabric.register(buffer(size)?, Access::READ_WRITE)?;
     announce(&fabric, folder, "server")?;
     let peer = fabric.accept(TIME)?;
@@ -71,7 +84,12 @@ fn serve(folder: &Folder, path: &str, size: usize) -> Result<(), Box<dyn Error>>
 fn measure(path: &str, write: bool, size: usize, seconds: f64) -> Result<(), Box<dyn Error>> {
     let key = SharedKey::generate()?.to_hex();
     let folder = std::env::temp_dir().join(format!("crowfly-rate-{}", &key[..12]));
-    let mut child = Command::new(std::env::current_exe()?)
+    let before = std::env::var("CROWFLY_RATE_SERVER").unwrap_or_default();
+    let program = std::env::current_exe()?.display().to_string();
+    let mut words = before.split_whitespace().chain([program.as_str()]);
+    let first = words.next().ok_or("no program")?;
+    let mut child = Command::new(first)
+        .args(words)
         .args([
             "serve",
             &folder.display().to_string(),
@@ -105,7 +123,7 @@ fn measure(path: &str, write: bool, size: usize, seconds: f64) -> Result<(), Box
     let mut running = VecDeque::new();
     let mut turn = 0;
     while began.elapsed().as_secs_f64() < seconds {
-        let start = (turn % PARTS) * size;
+        let start = (turn % parts()) * size;
         turn += 1;
         let here = region.slice(start..start + size)?;
         let there = remote.slice(start as u64..(start + size) as u64)?;
