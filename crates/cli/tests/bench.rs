@@ -111,6 +111,26 @@ fn given_nothing_a_second_process_is_measured_against_and_every_byte_is_accounte
 }
 
 #[test]
+fn given_memory_that_the_other_process_cannot_map_the_kernels_copy_is_measured() {
+    let small = [
+        "--size", "1,1MiB", "--rounds", "1", "--time", "5", "--path", "cma", "--json",
+    ];
+    let output = bench(&small).output().expect("runs");
+    if output.status.code() == Some(69) {
+        crowfly_waive::waived!("no copies between processes: {}", document(&output));
+    }
+    assert_eq!(output.status.code(), Some(0));
+    let survey = document(&output);
+    let points = survey["points"].as_array().expect("points");
+    assert_eq!(points.len(), 2 * 3);
+    for point in points {
+        let receipt = &point["samples"][0]["receipt"];
+        assert_eq!(receipt["shares"][0]["path"], "cma");
+        assert_eq!(receipt["shares"][0]["class"], "direct");
+    }
+}
+
+#[test]
 fn given_another_process_that_listens_it_is_measured_against_with_the_key_it_made() {
     let key_file = folder("bench-net-peer").join("key");
     let listening = Listening::start(&key_file);

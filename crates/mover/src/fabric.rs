@@ -11,6 +11,7 @@
 //! `conn` are the protocol of the paths that use sockets.
 
 mod account;
+mod cma;
 mod conn;
 mod copier;
 mod counter;

@@ -93,6 +93,20 @@ fn given_any_path_task_and_size_bytes_and_transfers_are_counted_exactly_and_by_t
 }
 
 #[test]
+fn given_memory_that_cannot_be_mapped_its_own_path_is_measured() {
+    let served = Served::new(settings());
+    let line = match Line::open(Path::Cma, &served.address, &settings(), 1 << 20) {
+        Ok(line) => line,
+        Err(error) => crowfly_waive::waived!("no copies between processes here: {error}"),
+    };
+    for task in [Task::Write, Task::Read, Task::Both, Task::PingPong] {
+        let sample = line.sample(task, 1 << 20, MOMENT).expect("measured");
+        assert_eq!(sample.moved, Bytes(sample.transfers << 20));
+        assert_eq!(sample.receipt.shares[0].path, Path::Cma);
+    }
+}
+
+#[test]
 fn given_two_lines_at_once_each_gets_its_own_answers() {
     let served = Served::new(settings());
     let open = |path| Line::open(path, &served.address, &settings(), 4096).expect("a line");

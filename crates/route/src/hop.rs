@@ -401,8 +401,13 @@ impl Route {
         let in_use = |stop: &Stop| stop.host_use() == Some(HostUse::Application);
         let one_copy = match self.hops.as_slice() {
             [hop] => {
-                let work = CpuWork::UserCopy;
-                hop.carrier == Carrier::Cpu { work } && in_use(&hop.from) && in_use(&hop.to)
+                let copied = matches!(
+                    hop.carrier,
+                    Carrier::Cpu {
+                        work: CpuWork::UserCopy | CpuWork::KernelCopy
+                    }
+                );
+                copied && in_use(&hop.from) && in_use(&hop.to)
             }
             _ => false,
         };

@@ -161,6 +161,19 @@ impl Conn {
         self.broken.load(Ordering::Acquire)
     }
 
+    /// Whether the other end has ended the connection by now, noticed here already or not.
+    pub(crate) fn is_hung_up(&self) -> bool {
+        use rustix::event::{PollFd, PollFlags, Timespec, poll};
+        let ended = PollFlags::RDHUP | PollFlags::HUP | PollFlags::ERR;
+        let mut fds = [PollFd::new(&self.socket, PollFlags::RDHUP)];
+        let now = Timespec {
+            tv_sec: 0,
+            tv_nsec: 0,
+        };
+        let looked = poll(&mut fds, Some(&now));
+        self.is_broken() || looked.is_err() || fds.iter().any(|fd| fd.revents().intersects(ended))
+    }
+
     /// CPU time that the reactor's threads spent on it.
     pub(crate) fn cpu(&self) -> CpuSeconds {
         *locked(&self.cpu)

@@ -256,6 +256,7 @@ pub(crate) const fn path_number(path: Path) -> u8 {
         Path::Shm => 1,
         Path::Tcp => 2,
         Path::Verbs => 3,
+        Path::Cma => 4,
         _ => 0,
     }
 }
@@ -266,6 +267,7 @@ pub(crate) const fn path_of(number: u8) -> Option<Path> {
         1 => Some(Path::Shm),
         2 => Some(Path::Tcp),
         3 => Some(Path::Verbs),
+        4 => Some(Path::Cma),
         _ => None,
     }
 }

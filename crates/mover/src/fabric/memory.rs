@@ -21,9 +21,11 @@ use rustix::mm::{Advice, MapFlags, ProtFlags};
 
 use crate::memory::{MemoryError, bind};
 
+mod attach;
 mod copy;
 mod shared;
 
+pub(crate) use attach::peek;
 pub(crate) use copy::{Caches, copy_slice};
 
 /// Keeps foreign memory alive.
@@ -229,6 +231,19 @@ impl Span {
     fn pointer(&self) -> *mut u8 {
         // SAFETY: the range was checked to lie inside the backing when the span was made.
         unsafe { self.backing.as_ptr().add(self.range.start) }
+    }
+
+    /// Where the part is in this process's memory.
+    pub(crate) fn address(&self) -> u64 {
+        self.pointer() as u64
+    }
+
+    /// At most so many bytes of its start.
+    pub(crate) fn first(&self, most: usize) -> Self {
+        Self {
+            backing: Arc::clone(&self.backing),
+            range: self.range.start..self.range.end.min(self.range.start.saturating_add(most)),
+        }
     }
 
     /// What is left from `skip` bytes on.

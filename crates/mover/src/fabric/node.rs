@@ -15,6 +15,7 @@ use crowfly_route::policy::Policy;
 use crowfly_route::receipt::Path;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
+use super::cma::Cma;
 use super::copier::Copier;
 use super::counter::{Counters, ImmCounter};
 use super::descriptor::{Grant, RegionDescriptor};
@@ -128,9 +129,14 @@ impl Fabric {
             let shm = Nic::new(Arc::new(Shm {
                 sockets: Arc::clone(&sockets),
                 copier: Arc::clone(&copier),
+                listening: name.clone(),
+            }));
+            let cma = Nic::new(Arc::new(Cma {
+                sockets: Arc::clone(&sockets),
+                copier: Arc::clone(&copier),
                 listening: name,
             }));
-            chosen.nics.insert(0, shm);
+            chosen.nics.splice(0..0, [shm, cma]);
         }
         let (unaccepted, accepted) = sync_channel(MAX_UNACCEPTED);
         let core = Arc::new(Core {

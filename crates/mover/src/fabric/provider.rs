@@ -1,4 +1,4 @@
-//! The seam between the engine and the ways of moving bytes: `shm`, `tcp`, `verbs` and, in tests,
+//! The seam between the engine and the ways of moving bytes: `shm`, `cma`, `tcp`, `verbs` and, in tests,
 //! a simulated one.
 //!
 //! A [`Provider`] is one NIC of one engine path. It registers memory, and it makes one [`Link`] for

@@ -239,8 +239,9 @@ pub(crate) const fn allows(policy: Policy, class: Class) -> bool {
 pub(crate) const fn rank(path: Path) -> u8 {
     match path {
         Path::Shm => 0,
-        Path::Verbs => 1,
-        _ => 2,
+        Path::Cma => 1,
+        Path::Verbs => 2,
+        _ => 3,
     }
 }
 

@@ -36,7 +36,7 @@ use super::stash::{Expected, await_kept};
 use super::tcp::Sockets;
 use super::wire::{self, Header, Kind, MAX_SEGMENTS, Status, Violation};
 
-mod endpoint;
+pub(super) mod endpoint;
 
 /// The one "NIC" of this path.
 pub(crate) const NAME: &str = "shm";

@@ -6,7 +6,7 @@ use std::net::{SocketAddr, ToSocketAddrs};
 use std::sync::{Arc, Weak};
 use std::time::Instant;
 
-use crowfly_route::obstacle::{Code, Obstacle};
+use crowfly_route::obstacle::{Code, Fix, Obstacle};
 use crowfly_route::policy::Policy;
 
 use super::{Core, HANDSHAKE};
@@ -352,13 +352,22 @@ fn joining(session: &Arc<Session>, index: u16, deadline: Instant) -> Joining {
 }
 
 fn not_joined(offer: &Offer, error: &FabricError) -> Missing {
+    use crowfly_route::receipt::Path;
     let code = match offer.path {
-        crowfly_route::receipt::Path::Shm => Code::NoSharedMemory,
+        Path::Shm | Path::Cma => Code::NoSharedMemory,
         _ => Code::RailFailed,
     };
     let what = format!("no rail by {} of {} to the peer", offer.path, offer.nic);
+    let obstacle = Obstacle::blocks(code, what).seen(error.code(), error.to_string());
+    let obstacle = match offer.path {
+        Path::Cma => obstacle.fixed_by(Fix::by_hand(
+            "Let processes of one user read each other's memory: kernel.yama.ptrace_scope=0, and in \
+             a container the capability SYS_PTRACE.",
+        )),
+        _ => obstacle,
+    };
     Missing {
         path: offer.path,
-        obstacle: Obstacle::blocks(code, what).seen(error.code(), error.to_string()),
+        obstacle,
     }
 }

@@ -1,6 +1,49 @@
 //! How two processes of one host find each other's Unix socket.
 
 use super::*;
+use crate::fabric::handshake::Agreed;
+
+/// A connection to a process of this host and of the same user.
+pub(in crate::fabric) struct Met {
+    pub socket: Socket,
+    pub agreed: Agreed,
+}
+
+/// What an end says first: the acceptor, where it can be dialled and as what.
+pub(in crate::fabric) fn greeting(expected: Option<&Expected>, listening: &[u8]) -> Writer {
+    let mut out = Writer::default();
+    if let Some(expected) = expected {
+        out.raw(&expected.token).bytes(listening);
+    }
+    out
+}
+
+/// The connection to the other end: dialled as it greeted, or that by which it dialled this end.
+pub(in crate::fabric) fn meet(
+    sockets: &Sockets,
+    expected: Option<&Expected>,
+    theirs: &mut Reader<'_>,
+    deadline: Instant,
+) -> Result<Met, FabricError> {
+    let address = "the peer's Unix socket";
+    if let Some(expected) = expected {
+        let arrived = expected.take().pop();
+        let (socket, agreed) =
+            arrived.ok_or(handshake::protocol(address, "a rail without a connection"))?;
+        return Ok(Met { socket, agreed });
+    }
+    let token: Option<[u8; TOKEN]> = theirs.array();
+    let (Some(token), Some(name)) = (token, theirs.bytes(MAX_NAME)) else {
+        return Err(handshake::protocol(address, "no name of a Unix socket"));
+    };
+    let failed = |error| handshake::unreachable(address, error);
+    let socket = Socket::dial_local(name).map_err(failed)?;
+    same_user(&socket).map_err(failed)?;
+    let (key, purpose) = (&sockets.key, Purpose::Rail);
+    let agreed = handshake::dial(&socket, key, purpose, token, address, deadline)?;
+    await_kept(&socket, deadline).map_err(failed)?;
+    Ok(Met { socket, agreed })
+}
 
 pub(super) struct ShmEndpoint {
     pub sockets: Arc<Sockets>,
@@ -11,12 +54,7 @@ pub(super) struct ShmEndpoint {
 
 impl Endpoint for ShmEndpoint {
     fn hello(&self) -> Vec<u8> {
-        let Some(expected) = &self.expected else {
-            return Vec::new();
-        };
-        let mut out = Writer::default();
-        out.raw(&expected.token).bytes(&self.listening);
-        out.finish()
+        greeting(self.expected.as_ref(), &self.listening).finish()
     }
 
     fn join(
@@ -24,28 +62,12 @@ impl Endpoint for ShmEndpoint {
         theirs: &[u8],
         joining: Joining,
     ) -> Result<Arc<dyn Link>, FabricError> {
-        let address = "the peer's Unix socket";
-        let (socket, agreed) = match &self.expected {
-            Some(expected) => {
-                let arrived = expected.take().pop();
-                arrived.ok_or(handshake::protocol(address, "a rail without a connection"))?
-            }
-            None => {
-                let mut fields = Reader::new(theirs);
-                let token: Option<[u8; TOKEN]> = fields.array();
-                let (Some(token), Some(name)) = (token, fields.bytes(MAX_NAME)) else {
-                    return Err(handshake::protocol(address, "no name of a Unix socket"));
-                };
-                let failed = |error| handshake::unreachable(address, error);
-                let socket = Socket::dial_local(name).map_err(failed)?;
-                same_user(&socket).map_err(failed)?;
-                let (key, purpose) = (&self.sockets.key, Purpose::Rail);
-                let agreed =
-                    handshake::dial(&socket, key, purpose, token, address, joining.deadline)?;
-                await_kept(&socket, joining.deadline).map_err(failed)?;
-                (socket, agreed)
-            }
-        };
+        let Met { socket, agreed } = meet(
+            &self.sockets,
+            self.expected.as_ref(),
+            &mut Reader::new(theirs),
+            joining.deadline,
+        )?;
         let link = Arc::new_cyclic(|this| ShmLink {
             this: Weak::clone(this),
             process: socket.peer_process().ok(),
