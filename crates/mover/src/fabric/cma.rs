@@ -62,6 +62,7 @@ impl Provider for Cma {
                 key: Vec::new(),
                 keep: Arc::new(()),
                 obstacles: Vec::new(),
+                visibility: Registration::visible_to_the_host(),
             }),
             place => Err(vec![unreachable(place)]),
         }
