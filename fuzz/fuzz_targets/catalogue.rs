@@ -2,6 +2,8 @@
 //! few harmless words, or entries with which every question has an answer or a refusal.
 #![no_main]
 
+use std::sync::LazyLock;
+
 use crowfly_plan::assess::Assessment;
 use crowfly_plan::catalog::{Catalog, Kind};
 use crowfly_plan::cluster::{Cluster, Overrides, ServerSpec};
@@ -10,6 +12,8 @@ use crowfly_plan::workload::{ModelSpec, Workload};
 use crowfly_route::terminal::is_harmful;
 use libfuzzer_sys::fuzz_target;
 
+/// Reading it takes longer than reading what is added.
+static BUILT_IN: LazyLock<Catalog> = LazyLock::new(Catalog::built_in);
 const BASIS: &str = "\nsources = [\"fuzz\"]\nconfidence = \"high\"\n";
 
 fuzz_target!(|bytes: &[u8]| {
@@ -23,7 +27,7 @@ fuzz_target!(|bytes: &[u8]| {
 });
 
 fn check(text: &str) {
-    let built_in = Catalog::built_in();
+    let built_in = &*BUILT_IN;
     let mut catalog = built_in.clone();
     if let Err(refusal) = catalog.add(text) {
         let said = refusal.to_string();
@@ -37,9 +41,11 @@ fn check(text: &str) {
         assert_eq!(before.len(), after.len());
         return;
     }
-    for entry in catalog.list(None, None) {
-        assert!(!entry.summary.is_empty());
-    }
+    let known = built_in.list(None, None).len();
+    assert!(
+        catalog.list(None, None).len() >= known,
+        "nothing that is known is lost"
+    );
     for server in catalog.servers.iter().filter(|entry| entry.basis.added) {
         let _ = Layout::of(&catalog, &server.id);
         let Ok(spec) = ServerSpec::from_catalog(&catalog, &server.id, &Overrides::default()) else {
