@@ -153,6 +153,7 @@ fn given_another_process_that_listens_it_is_measured_against_with_the_key_it_mad
 
     let other = folder("bench-net-other-key").join("key");
     fs::write(&other, "0".repeat(64)).expect("written");
+    fs::set_permissions(&other, fs::Permissions::from_mode(0o600)).expect("set");
     let wrong = [
         "--peer",
         &address,

@@ -1,9 +1,6 @@
 //! What `serve` and `cp` share: how the two ends know each other, and by which NICs they talk.
 
-use std::fs::OpenOptions;
-use std::io::{ErrorKind, Write};
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use clap::Args;
@@ -13,17 +10,12 @@ use crowfly_mover::fabric::verbs::{VerbsSettings, discover};
 use crowfly_mover::fabric::{NicFilter, Settings, SharedKey};
 use crowfly_mover::service::{Auth, Identity};
 
-use crate::failure::{Exit, Failure};
-use crate::input::read_bounded;
+use super::key;
+use crate::failure::Failure;
 use crate::output::Output;
-use crate::path::shown;
 
 /// The variable that may hold the key.
 const KEY_VARIABLE: &str = "CROWFLY_KEY";
-/// Room for the digits and white space around them.
-const MAX_KEY_FILE: usize = 256;
-/// Permissions of others than the owner.
-const OTHERS: u32 = 0o077;
 
 /// How the two ends know each other.
 #[derive(Args, Debug)]
@@ -64,13 +56,16 @@ impl ConnectionArgs {
         }
         if let Some(file) = &self.key_file {
             let key = match missing {
-                Missing::Made => existing_or_new(file, out)?,
-                Missing::Refused => existing(file)?,
+                Missing::Made => key::from_file_or_new(file, out)?,
+                Missing::Refused => key::from_file(file)?,
             };
             return Ok(Auth::Key(key));
         }
         match std::env::var_os(KEY_VARIABLE) {
-            Some(key) => Ok(Auth::Key(parse(&key.to_string_lossy(), KEY_VARIABLE)?)),
+            Some(text) => Ok(Auth::Key(key::parse(
+                &text.to_string_lossy(),
+                KEY_VARIABLE,
+            )?)),
             None => Ok(Auth::Open),
         }
     }
@@ -86,45 +81,5 @@ impl ConnectionArgs {
             settings.providers.extend(nics);
         }
         Ok(settings)
-    }
-}
-
-fn parse(text: &str, from: &str) -> Result<SharedKey, Failure> {
-    text.parse().map_err(|error| {
-        Failure::new("bad-key", Exit::BadData, format!("{from}: {error}"))
-            .hint("`crowfly serve --key-file FILE` makes a key where there is none")
-    })
-}
-
-/// The key in a file that nobody else may read.
-fn existing(file: &Path) -> Result<SharedKey, Failure> {
-    let metadata = std::fs::metadata(file).map_err(|error| Failure::reading(file, &error))?;
-    if metadata.is_file() && metadata.mode() & OTHERS != 0 {
-        let mode = metadata.mode() & 0o777;
-        let what = format!("{} may be read by others (mode {mode:03o})", shown(file));
-        return Err(
-            Failure::new("key-exposed", Exit::NoInput, what).hint(format!(
-                "`chmod 600 {}`, and make a new key if others had time to read it",
-                shown(file)
-            )),
-        );
-    }
-    let bytes = read_bounded(file, MAX_KEY_FILE)?;
-    parse(&String::from_utf8_lossy(&bytes), &shown(file))
-}
-
-fn existing_or_new(file: &Path, out: &mut Output) -> Result<SharedKey, Failure> {
-    let mut options = OpenOptions::new();
-    // Readable by its owner alone from the first moment on.
-    match options.write(true).create_new(true).mode(0o600).open(file) {
-        Err(error) if error.kind() == ErrorKind::AlreadyExists => existing(file),
-        Err(error) => Err(Failure::creating(file, &error)),
-        Ok(mut made) => {
-            let key = SharedKey::generate().map_err(crowfly_mover::service::ServiceError::from)?;
-            let written = made.write_all(format!("{}\n", key.to_hex()).as_bytes());
-            written.map_err(|error| Failure::creating(file, &error))?;
-            out.note(&format!("Put a new key into {}.", shown(file)));
-            Ok(key)
-        }
     }
 }

@@ -132,6 +132,8 @@ pub struct Client {
     ring: Ring,
     next: AtomicU64,
     patience: Duration,
+    /// When connecting began, which is when a copy begins.
+    since: Instant,
     window: usize,
     /// Ended last: its threads carry all of the above.
     _fabric: Fabric,
@@ -149,7 +151,8 @@ impl Client {
     /// # Errors
     /// When it cannot be reached, or one end does not accept the other.
     pub fn connect(location: &Location, dialing: &Dialing) -> Result<Self, ServiceError> {
-        let until = Instant::now() + dialing.patience;
+        let began = Instant::now();
+        let until = began + dialing.patience;
         let server = location.server.clone();
         let left = || until.saturating_duration_since(Instant::now());
         let (fabric, channel, peer) = match &dialing.auth {
@@ -186,6 +189,7 @@ impl Client {
             ring,
             next: AtomicU64::new(1),
             patience: dialing.patience,
+            since: began,
             window: WINDOW,
             _fabric: fabric,
         };
@@ -277,7 +281,7 @@ impl Client {
         match left.is_zero() {
             true => Err(ServiceError::Deadline {
                 what: "the copy",
-                after: self.patience,
+                after: until.saturating_duration_since(self.since),
             }),
             false => Ok(left.min(self.patience)),
         }

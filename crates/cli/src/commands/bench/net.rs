@@ -10,12 +10,12 @@ use crowfly_mover::fabric::{Fabric, NicFilter, Settings, SharedKey};
 use crowfly_route::receipt;
 use crowfly_route::units::Bytes;
 
+use crate::commands::key;
 use crate::failure::{Exit, Failure};
 use crate::output::Output;
 use crate::render;
 
-pub mod key;
-mod other;
+pub mod other;
 pub mod standing;
 mod survey;
 

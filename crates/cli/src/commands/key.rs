@@ -3,7 +3,7 @@
 
 use std::fs::OpenOptions;
 use std::io::{self, BufRead, ErrorKind, Read, Write};
-use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::Path;
 
 use crowfly_mover::fabric::SharedKey;
@@ -16,15 +16,27 @@ use crate::path::shown;
 /// Room for the digits and white space around them.
 const MAX_FILE: usize = 256;
 
-fn parse(text: &str, from: &str) -> Result<SharedKey, Failure> {
+/// Permissions of others than the owner.
+const OTHERS: u32 = 0o077;
+
+/// The key in a text that came `from` somewhere.
+pub fn parse(text: &str, from: &str) -> Result<SharedKey, Failure> {
     text.parse().map_err(|error| {
-        Failure::new("bad-key", Exit::BadData, format!("{from}: {error}"))
-            .hint("`crowfly bench net --listen` makes a key file where there is none")
+        Failure::new("bad-key", Exit::BadData, format!("{from}: {error}")).hint(
+            "`crowfly serve` and `crowfly bench net --listen` make a key file where there is none",
+        )
     })
 }
 
-/// The key in a file.
+/// The key in a file that nobody else may read.
 pub fn from_file(file: &Path) -> Result<SharedKey, Failure> {
+    let metadata = std::fs::metadata(file).map_err(|error| Failure::reading(file, &error))?;
+    if metadata.is_file() && metadata.mode() & OTHERS != 0 {
+        let (mode, file) = (metadata.mode() & 0o777, shown(file));
+        let what = format!("{file} may be read by others (mode {mode:03o})");
+        let hint = format!("`chmod 600 {file}`, and make a new key if others had time to read it");
+        return Err(Failure::new("key-exposed", Exit::NoInput, what).hint(hint));
+    }
     let bytes = read_bounded(file, MAX_FILE)?;
     parse(&String::from_utf8_lossy(&bytes), &shown(file))
 }
