@@ -14,7 +14,7 @@ use crowfly_route::hop::{Capacity, Provenance};
 use crowfly_route::units::{Bytes, BytesPerSecond};
 use serde::Serialize;
 
-use crate::commands::bench::net::key;
+use crate::commands::key;
 use crate::failure::{Exit, Failure};
 use crate::output::Output;
 use crate::render;
