@@ -5,6 +5,13 @@ from builtins import bytes as _bytes
 from typing import Any, Callable, Optional, Sequence, final
 
 __all__ = [
+    "Archive",
+    "Restoring",
+    "Saver",
+    "Saving",
+    "latest_step",
+    "prune_steps",
+    "steps_json",
     "Engine",
     "deserialize",
     "doctor_json",
