@@ -211,29 +211,32 @@ assert found is None or (found.state["a"] == step % 251).all(), "torn"
 print("ready", flush=True)
 while True:
     step += 1
+    # A save waits for the one before, which is therefore published when the next one's line is printed.
     saver.save_async(step, {"a": np.full(1 << 20, step % 251, "u1"), "step": step})
+    print("saving", flush=True)
 """
 
 
 def test_a_kill_at_any_instant_leaves_the_last_good_checkpoint(tmp_path):
     """Killed again and again at ever other instants; each start restores what the one before left."""
     last = 0
-    for delay in (0.0, 0.004, 0.011, 0.023, 0.05, 0.13):
+    for lines, delay in ((0, 0.0), (1, 0.004), (2, 0.0), (3, 0.011), (2, 0.002), (4, 0.023)):
         child = subprocess.Popen(
             [sys.executable, "-c", SAVES_FOREVER, str(tmp_path)], stdout=subprocess.PIPE, text=True
         )
         assert child.stdout.readline() == "ready\n", "the one before left a torn checkpoint"
+        for _ in range(lines):
+            child.stdout.readline()
         time.sleep(delay)
         child.send_signal(signal.SIGKILL)
         child.wait()
         child.stdout.close()
         found = checkpoint.latest(tmp_path) or 0
-        assert found >= last
+        assert found >= last + max(lines - 1, 0)
         if found:
             state = checkpoint.restore(tmp_path).state
             assert state["step"] == found and (state["a"] == found % 251).all()
         last = found
-    assert last > 0, "no save ever ended; the delays are too short for this machine"
 
 
 def test_a_model_and_its_optimizer_train_on_as_if_nothing_had_been(tmp_path):

@@ -9,6 +9,8 @@ import time
 
 import pytest
 
+from crowfly import checkpoint
+
 EXAMPLES = os.path.join(os.path.dirname(__file__), "..", "examples")
 
 
@@ -21,20 +23,20 @@ def run(name, *arguments):
 
 def test_a_training_that_is_killed_ends_with_the_same_weights_bit_by_bit(tmp_path):
     pytest.importorskip("torch", reason="waived: PyTorch is not installed")
-    arguments = ["--steps", "120", "--every", "5"]
-    undisturbed = run("train_resume.py", tmp_path / "a", *arguments)
-    killed = 0
+    folder, endless = tmp_path / "killed", ["--steps", "1000000000", "--every", "5"]
     for _ in range(3):
-        command = [sys.executable, os.path.join(EXAMPLES, "train_resume.py"), str(tmp_path / "b"), *arguments]
+        command = [sys.executable, os.path.join(EXAMPLES, "train_resume.py"), str(folder), *endless]
         child = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
         for _ in range(4):
             child.stdout.readline()
         time.sleep(0.003)
         child.send_signal(signal.SIGKILL)
-        killed += child.wait() == -signal.SIGKILL
+        assert child.wait() == -signal.SIGKILL
         child.stdout.close()
-    resumed = run("train_resume.py", tmp_path / "b", *arguments)
-    assert killed == 3 and "resumed at step" in resumed
+    end = ["--steps", checkpoint.latest(folder) + 7, "--every", "5"]
+    resumed = run("train_resume.py", folder, *end)
+    undisturbed = run("train_resume.py", tmp_path / "undisturbed", *end)
+    assert "resumed at step" in resumed and "resumed" not in undisturbed
     weights = re.compile(r"weights ([0-9a-f]{64})")
     assert weights.search(resumed).group(1) == weights.search(undisturbed).group(1)
     assert re.search(r"stall \d+\.\d+ ms", undisturbed)
