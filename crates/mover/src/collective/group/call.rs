@@ -274,7 +274,12 @@ impl Group {
         let Some(choice) = choice else {
             let asked = asked.map_or("", Algorithm::as_str);
             let hosts = self.hosts.len();
-            let what = format!("{ranks} ranks on {hosts} hosts cannot do it by {asked}");
+            let hosts = if hosts == 1 {
+                "one host".into()
+            } else {
+                format!("{hosts} hosts")
+            };
+            let what = format!("{ranks} ranks on {hosts} cannot do it by {asked}");
             return Err(bad(collective, what));
         };
         let wide = options.wide && task.element.is_half() && task.reduction.is_some();

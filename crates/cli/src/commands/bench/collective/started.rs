@@ -4,12 +4,18 @@
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
 
 use crowfly_mover::fabric::SharedKey;
 use tempfile::TempDir;
 
 use crate::failure::{Exit, Failure};
 use crate::interrupt::Leftover;
+
+/// How long ranks may take to end.
+const FAREWELL: Duration = Duration::from_secs(2);
+/// How often it is looked whether they have.
+const GLANCE: Duration = Duration::from_millis(5);
 
 /// The other ranks, and the folder in which all find each other.
 #[derive(Debug)]
@@ -22,8 +28,14 @@ pub struct Started {
 
 impl Drop for Started {
     fn drop(&mut self) {
+        // They end with the collectives that they are part of. One that has not met this rank yet
+        // would wait for it.
+        let until = Instant::now() + FAREWELL;
         for child in &mut self.children {
-            // They end with the collectives that they are part of; what is left has lost this rank.
+            while matches!(child.try_wait(), Ok(None)) && Instant::now() < until {
+                std::thread::sleep(GLANCE);
+            }
+            let _ = child.kill();
             let _ = child.wait();
         }
     }
