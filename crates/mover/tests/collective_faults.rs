@@ -164,7 +164,7 @@ fn when_a_process_is_killed_at_any_moment_all_others_get_the_same_error_and_go_o
             Duration::from_micros((seed >> 40) % 200_000),
         );
         let mut processes = Processes::start(4, spread, "lose");
-        let child = &mut processes.children[victim];
+        let mut child = processes.children.remove(victim);
         let mut out = BufReader::new(child.stdout.take().expect("piped"));
         let mut line = String::new();
         while !line.contains("READY") {
@@ -174,7 +174,6 @@ fn when_a_process_is_killed_at_any_moment_all_others_get_the_same_error_and_go_o
         thread::sleep(delay);
         child.kill().expect("killed");
         child.wait().expect("dead");
-        processes.children.remove(victim);
         let said = processes.end();
         let first = said[0].clone().expect("a word");
         assert!(
