@@ -1,7 +1,7 @@
 //! Checking a transfer from end to end: both ends compute the checksum of the bytes they have.
 //!
 //! The bytes of a transfer, run after run, are cut and hashed as the storage half does it
-//! ([`digest`](crate::digest)), so a checksum of a file that was moved whole is the same in both.
+//! ([`digest`]), so a checksum of a file that was moved whole is the same in both.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::{AtomicUsize, Ordering};
