@@ -90,6 +90,7 @@ impl Background {
             }
         };
         drop(attempt);
+        let background_seconds = began.elapsed().as_secs_f64();
         let mut pruned_steps = Vec::new();
         if let (0, Some(retention)) = (terms.rank, settings.retention) {
             let done = pruned(&disk, &terms.root, retention, false, terms.patience)?;
@@ -110,7 +111,7 @@ impl Background {
             file_bytes: written.file_bytes,
             stall_seconds: 0.0,
             waited_seconds: 0.0,
-            background_seconds: began.elapsed().as_secs_f64(),
+            background_seconds,
             write_seconds: written.write_seconds,
             sync_seconds: written.sync_seconds,
             publish_seconds,
