@@ -16,6 +16,7 @@ mod connection;
 pub mod cp;
 pub mod doctor;
 pub mod explain;
+pub mod gpu;
 mod key;
 pub mod load;
 mod man;

@@ -27,6 +27,11 @@ use output::Output;
 
 fn main() -> ExitCode {
     let arguments: Vec<OsString> = std::env::args_os().collect();
+    if let [_, first, question] = arguments.as_slice()
+        && first == commands::gpu::CHILD
+    {
+        return commands::gpu::child(question);
+    }
     // First of all, so that no signal finds the process as the system made it.
     let global = Global::scan(&arguments);
     if let Err(failure) = interrupt::take_over(global) {

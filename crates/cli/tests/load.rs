@@ -221,7 +221,7 @@ fn a_destination_or_policy_that_cannot_be_met_is_refused_before_the_first_byte()
     let path = folder("refused").join("m.bin");
     fs::write(&path, [1; 100]).expect("written");
     let refused = |arguments: &[&str]| refusal(arguments, &path);
-    assert_eq!(refused(&["--to", "gpu:0"]), ("not-built".into(), 69));
+    assert_eq!(refused(&["--to", "gpu:0"]), ("no-gpu".into(), 69));
     assert_eq!(
         refused(&["--to", "nic:eth0"]),
         ("not-a-destination".into(), 64)

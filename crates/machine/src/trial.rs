@@ -316,15 +316,15 @@ impl Refusal for String {
     }
 }
 
-/// Does in a child what it was asked for, and reports on standard output. The process has to end
-/// afterwards: what was opened stays open.
+/// Does in a child what it was asked for, and reports it to `to`, which has to be what the parent
+/// reads: standard output. The process has to end afterwards: what was opened stays open.
 ///
 /// # Errors
 /// When the question is none.
-pub fn answer(question: &str) -> Result<(), String> {
+pub fn answer(question: &str, to: impl Write) -> Result<(), String> {
     let question: Question = serde_json::from_str(question).map_err(|error| error.to_string())?;
     end_with_parent();
-    let mut reporter = Reporter::new(std::io::stdout());
+    let mut reporter = Reporter::new(to);
     match &question {
         Question::Storage(question) => {
             crate::gpu_storage::probe::child::answer(question, &mut reporter);
@@ -413,7 +413,7 @@ mod tests {
 
     #[test]
     fn a_question_that_is_none_is_refused() {
-        assert!(answer("{}").is_err());
-        assert!(answer("").is_err());
+        assert!(answer("{}", Vec::new()).is_err());
+        assert!(answer("", Vec::new()).is_err());
     }
 }

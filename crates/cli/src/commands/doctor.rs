@@ -14,12 +14,14 @@ pub mod answer;
 pub mod evidence;
 pub mod fixes;
 pub mod host;
+pub mod probes;
 mod rules;
 pub mod slots;
 pub mod watch;
 
 use answer::{Answer, AnswerArgs};
 use host::Host;
+use probes::Probes;
 
 /// Seconds between two looks, where the user does not say.
 const PERIOD: &str = "10";
@@ -44,6 +46,10 @@ pub struct DoctorArgs {
           value_parser = clap::value_parser!(u64).range(1..=86_400),
           conflicts_with_all = ["json", "html", "fix_script"])]
     watch: Option<u64>,
+    /// Also try out, in a child process with a time limit, what GPUs, NICs and drives of this machine
+    /// let each other do: open, export, register and reach memory, and read files straight into it
+    #[arg(long, conflicts_with_all = ["snapshot", "root", "watch", "fix_script"])]
+    probe: bool,
     /// List what is looked for
     #[arg(long)]
     list_rules: bool,
@@ -81,7 +87,9 @@ impl DoctorArgs {
         if !self.files.is_empty() {
             evidence::read_named(&self.files, &mut case, out)?;
         }
-        Ok(Answer::new(case, host))
+        let machine = case.machines.first().filter(|_| self.probe);
+        let probes = machine.map(Probes::run);
+        Ok(Answer::new(case, host).with_probes(probes))
     }
 
     /// What the machine is called in evidence.

@@ -6,14 +6,13 @@ use clap::Args;
 use crowfly_mover::checkpoint::select::{RankSlice, Selection, Selector};
 use crowfly_mover::checkpoint::{Checkpoint, Note};
 use crowfly_mover::{Destination, Engine, Loaded, Piece, Request, Settings, Verify};
-use crowfly_route::obstacle::{Code, Obstacle};
 use crowfly_route::place::Place;
 use crowfly_route::policy::Policy;
 use crowfly_route::receipt::{Path, Receipt};
 use crowfly_route::units::Bytes;
 use serde::Serialize;
 
-use super::transfer;
+use super::{gpu, transfer};
 use crate::failure::{Exit, Failure};
 use crate::output::Output;
 use crate::path::{as_text, shown};
@@ -39,13 +38,14 @@ pub struct LoadArgs {
     /// Only one rank's share, such as 0/4 to 3/4: whole tensors, balanced by bytes
     #[arg(long, value_name = "I/N")]
     shard: Option<RankSlice>,
-    /// Where the bytes go: host, host:NODE or peer:ADDRESS
+    /// Where the bytes go: host, host:NODE, gpu:N or peer:ADDRESS
     #[arg(long, value_name = "PLACE", default_value = "host")]
     to: Place,
     /// How far they may stray: require (direct or fail), prefer, staged or socket
     #[arg(long, value_name = "POLICY", default_value_t)]
     policy: Policy,
-    /// Force one engine path, to compare: peer, direct, threads, mapped or cached
+    /// Force one engine path, to compare: peer, direct, threads, mapped or cached; into a GPU cufile,
+    /// hipfile, staged or cached
     #[arg(long = "path", id = "way", value_name = "PATH")]
     way: Option<Path>,
     /// Let the bytes pass through a bounded ring of buffers instead of keeping them
@@ -119,7 +119,7 @@ fn load(
     pieces: Vec<Piece>,
     out: &Output,
 ) -> Result<Loaded, Failure> {
-    let destination = destination(args)?;
+    let destination = destination(args, &pieces)?;
     let (files, to) = (pieces.clone(), destination.place());
     let look = move || transfer::Machine::towards(&to)?.routes(&files, &to);
     let mut request = Request {
@@ -160,21 +160,27 @@ fn select(args: &LoadArgs, checkpoint: &Checkpoint) -> Result<Selection, Failure
     Ok(selector.select(checkpoint)?)
 }
 
-fn destination(args: &LoadArgs) -> Result<Destination, Failure> {
+fn destination(args: &LoadArgs, pieces: &[Piece]) -> Result<Destination, Failure> {
     match &args.to {
         _ if args.transit => Ok(Destination::Transit(None)),
         Place::Host(node) => Ok(Destination::Host(*node)),
         Place::Peer(address) => Ok(Destination::Peer(*address)),
-        Place::Gpu(_) => {
-            let what = format!("this build has no engine that loads into {}", args.to);
-            Err(Failure::new("not-built", Exit::Unavailable, &what)
-                .with_obstacles(vec![Obstacle::blocks(Code::NotBuilt, what)]))
+        Place::Gpu(index) => {
+            let machine = transfer::Machine::towards(&args.to)?;
+            let file = pieces.first().map(|piece| piece.source.path());
+            // Only a way past host memory makes it worth the while to look for one.
+            let file = file.filter(|_| args.policy != Policy::Staged);
+            let opened = gpu::open(*index, &machine.topology, file);
+            opened.map(Destination::Gpu).map_err(|obstacles| {
+                let what = format!("{} cannot be loaded into on this machine", args.to);
+                Failure::new("no-gpu", Exit::Unavailable, what).with_obstacles(obstacles)
+            })
         }
         other => Err(Failure::new(
             "not-a-destination",
             Exit::Usage,
             format!("a load cannot end in {other}"),
         )
-        .hint("choose host, host:NODE or peer:ADDRESS")),
+        .hint("choose host, host:NODE, gpu:N or peer:ADDRESS")),
     }
 }

@@ -78,7 +78,18 @@ fn race(path: &Path, runs: usize, out: &Output) -> Result<Race, Failure> {
     if let Some(peer) = contest::roomiest_peer(&machine.topology) {
         ways.push(Way::to_peer(peer, routes(&Place::Peer(peer))?));
     }
-    let outcome = contest::run(&from, &pieces, &ways, runs, out)?;
+    let to_gpu = routes(&Place::Gpu(0))?;
+    let mut closed = Vec::new();
+    match contest::first_gpu(&machine.topology, &pieces) {
+        Ok(Some(gpu)) => {
+            closed.extend_from_slice(gpu.storage_obstacles());
+            ways.extend(Way::to_gpu(&gpu, &to_gpu));
+        }
+        Ok(None) => {}
+        Err(obstacles) => closed = obstacles,
+    }
+    let mut outcome = contest::run(&from, &pieces, &ways, runs, out)?;
+    outcome.missing.extend(closed);
     let race = Race {
         schema: RACE_SCHEMA,
         from,
@@ -88,7 +99,7 @@ fn race(path: &Path, runs: usize, out: &Output) -> Result<Race, Failure> {
         ceiling: None,
         lanes: outcome.lanes,
         missing: outcome.missing,
-        to_gpu: routes(&Place::Gpu(0))?,
+        to_gpu,
     };
     Ok(race.settle(ceiling(&to_host)))
 }

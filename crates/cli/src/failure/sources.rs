@@ -212,7 +212,11 @@ impl From<TransferError> for Failure {
     fn from(error: TransferError) -> Self {
         use TransferError as E;
         let exit = match &error {
-            E::Refused { .. } | E::Memory(_) | E::Setup { .. } => Exit::Unavailable,
+            E::Refused { .. }
+            | E::Memory(_)
+            | E::Setup { .. }
+            | E::Gpu { .. }
+            | E::Storage { .. } => Exit::Unavailable,
             E::NotAFile { .. } => Exit::NoInput,
             E::PathCannotReach { .. } | E::PathForbidden { .. } | E::BudgetTooSmall { .. } => {
                 Exit::Usage

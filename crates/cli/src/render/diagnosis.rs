@@ -14,6 +14,7 @@ pub mod changes;
 mod finding;
 pub mod host;
 mod pairs;
+mod probes;
 pub mod rules;
 pub mod script;
 mod sources;
@@ -125,6 +126,9 @@ fn compose(answer: &Answer, columns: usize, extent: Extent) -> String {
     }
     if let Some(host) = &answer.host {
         text.push_str(&host::render(host, columns, extent));
+    }
+    if let Some(probes) = &answer.probes {
+        text.push_str(&probes::render(probes, columns));
     }
     text.push_str(&missing(diagnosis, columns, extent));
     text.push('\n');

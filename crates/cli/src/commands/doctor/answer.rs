@@ -11,6 +11,7 @@ use serde::Serialize;
 
 use super::fixes::FixScript;
 use super::host::Host;
+use super::probes::Probes;
 use crate::failure::{Exit, Failure};
 use crate::output::Output;
 use crate::path::shown;
@@ -45,6 +46,8 @@ pub struct Answer {
     pub diagnosis: Diagnosis,
     /// What a machine without GPU has to offer, where one was looked at.
     pub host: Option<Host>,
+    /// What was tried out on it, if asked.
+    pub probes: Option<Probes>,
 }
 
 /// The answer as JSON: the diagnosis, and what it was drawn from.
@@ -59,6 +62,8 @@ pub struct Report<'a> {
     refused: Vec<Undecoded<'a>>,
     #[serde(skip_serializing_if = "Option::is_none")]
     host: Option<&'a Host>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    probes: Option<&'a Probes>,
 }
 
 #[derive(Serialize)]
@@ -103,7 +108,14 @@ impl Answer {
             case,
             diagnosis,
             host,
+            probes: None,
         }
+    }
+
+    /// The same, with what was tried out. A report for others' eyes leaves it out.
+    pub fn with_probes(mut self, probes: Option<Probes>) -> Self {
+        self.probes = probes;
+        self
     }
 
     /// The same answer for others' eyes: drawn from the machines with stand-ins for what identifies
@@ -144,6 +156,7 @@ impl Answer {
             sources: self.case.documents.iter().map(Source::of).collect(),
             refused: self.case.refused.iter().map(Undecoded::of).collect(),
             host: self.host.as_ref(),
+            probes: self.probes.as_ref(),
         }
     }
 }

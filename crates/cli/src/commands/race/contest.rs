@@ -4,6 +4,7 @@ use std::io;
 use std::ops::Range;
 use std::sync::Arc;
 
+use crowfly_mover::gpu::Gpu;
 use crowfly_mover::{Destination, Engine, MemoryError, Piece, Request, Source, TransferError};
 use crowfly_route::hop::Candidate;
 use crowfly_route::obstacle::{Code, Fix, Obstacle};
@@ -13,7 +14,7 @@ use crowfly_route::topology::Topology;
 use crowfly_route::units::{Bytes, PciAddress};
 
 use super::standing::Lane;
-use crate::commands::transfer;
+use crate::commands::{gpu, transfer};
 use crate::failure::Failure;
 use crate::output::Output;
 
@@ -52,6 +53,30 @@ impl Way {
             candidates,
         }
     }
+}
+
+impl Way {
+    /// The engine's paths into a GPU's memory.
+    pub fn to_gpu(gpu: &Arc<Gpu>, candidates: &[Candidate]) -> Vec<Self> {
+        let own = gpu.storage().map(|_| gpu.storage_path());
+        let paths = own.into_iter().chain([Path::Staged, Path::Cached]);
+        let way = |path: Path| Self {
+            name: format!("{} {path}", gpu.place()),
+            path,
+            destination: Destination::Gpu(Arc::clone(gpu)),
+            candidates: candidates.to_vec(),
+        };
+        paths.map(way).collect()
+    }
+}
+
+/// The first GPU, if the machine has one that can be opened; what is in the way where it cannot.
+pub fn first_gpu(topology: &Topology, pieces: &[Piece]) -> Result<Option<Arc<Gpu>>, Vec<Obstacle>> {
+    if topology.gpus.is_empty() {
+        return Ok(None);
+    }
+    let file = pieces.first().map(|piece| piece.source.path());
+    gpu::open(0, topology, file).map(Some)
 }
 
 /// The device with the most peer memory left, of those that publish it to drives.
@@ -123,6 +148,17 @@ pub fn run(
             })) => {
                 *open = false;
                 missing.push(without_peer_memory(address, Bytes(bytes as u64), &source));
+            }
+            Err(TransferError::Memory(MemoryError::Gpu { gpu, bytes, source })) => {
+                *open = false;
+                let what = format!("gpu:{gpu} could not give {} of memory", Bytes(bytes as u64));
+                missing.push(
+                    Obstacle::blocks(Code::GpuRuntimeFailed, what)
+                        .seen(source.call().unwrap_or("allocation"), source.to_string())
+                        .fixed_by(Fix::by_hand(
+                            "Race over fewer bytes (--size), or end the program that holds the memory",
+                        )),
+                );
             }
             Err(error) => return Err(error.into()),
         }

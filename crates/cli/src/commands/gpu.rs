@@ -1,0 +1,66 @@
+//! GPUs as commands use them, and the child process in which what can hang is tried first.
+
+use std::ffi::OsStr;
+use std::path::Path;
+use std::process::ExitCode;
+use std::sync::Arc;
+
+use crowfly_machine::trial::{self, Trial};
+use crowfly_mover::gpu::Gpu;
+use crowfly_route::obstacle::{Code, Fix, Obstacle};
+use crowfly_route::topology::{GpuVendor, Topology};
+
+/// The first argument of a child of this program, before the question it is to answer.
+pub const CHILD: &str = "--answer-trial";
+
+/// Answers a question in a child process, for the parent to read.
+pub fn child(question: &OsStr) -> ExitCode {
+    match trial::answer(&question.to_string_lossy(), std::io::stdout()) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(_) => ExitCode::FAILURE,
+    }
+}
+
+/// How a child of this program is started; `None` where the system does not say what program this is.
+pub fn trial() -> Option<Trial> {
+    let program = std::env::current_exe().ok()?;
+    Some(Trial::by(program, &[CHILD]))
+}
+
+/// Opens a GPU of this machine, with its maker's storage library where that brings `file` straight
+/// into its memory.
+pub fn open(
+    index: u32,
+    topology: &Topology,
+    file: Option<&Path>,
+) -> Result<Arc<Gpu>, Vec<Obstacle>> {
+    let gpu = known(index, topology)?;
+    Ok(Arc::new(match (trial(), file) {
+        (Some(trial), Some(file)) => gpu.find_storage(&trial, file),
+        _ => gpu,
+    }))
+}
+
+fn known(index: u32, topology: &Topology) -> Result<Gpu, Vec<Obstacle>> {
+    let place = format!("gpu:{index}");
+    let Some(gpu) = topology.gpus.get(index as usize) else {
+        let count = topology.gpus.len();
+        let none = Obstacle::blocks(Code::NoGpu, format!("this machine has no {place}"))
+            .seen("/sys/bus/pci/devices", format!("{count} GPUs"))
+            .fixed_by(
+                Fix::by_hand("Name one that it has, or pass one through to it.")
+                    .checked_by("crowfly map"),
+            );
+        return Err(vec![none]);
+    };
+    match (gpu.vendor, gpu.address) {
+        (GpuVendor::Nvidia | GpuVendor::Amd, Some(address)) => Gpu::open(index, address),
+        _ => Err(vec![
+            Obstacle::blocks(
+                Code::NoGpuRuntime,
+                format!("no runtime that crowfly knows drives {place}"),
+            )
+            .seen(&place, gpu.name.as_str()),
+        ]),
+    }
+}
