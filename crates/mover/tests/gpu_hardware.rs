@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use crowfly_machine::trial::{self, Trial};
-use crowfly_machine::verbs::{Exporter, Mapping, Pinned};
+use crowfly_machine::verbs::{Mapping, Pinned};
 use crowfly_mover::gpu::{CopyRequest, DeviceMemory, Gpu, Stream, To, copy};
 use crowfly_mover::{
     Destination, Engine, Piece, Region, Request, SaveRequest, Source, TransferError, Verify,
