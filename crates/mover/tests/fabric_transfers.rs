@@ -60,6 +60,32 @@ fn given_either_path_when_written_then_the_bytes_are_there_and_the_receipt_says_
 }
 
 #[test]
+fn given_mapped_memory_when_a_mebibyte_is_moved_then_it_is_there_when_the_call_returns() {
+    let pair = Pair::new(true);
+    let len = 1 << 20;
+    let source = filled(&pair.here, &pattern(len, 5), Access::LOCAL);
+    let target = empty(&pair.there, len, Access::READ_WRITE);
+    let back = empty(&pair.here, len, Access::LOCAL);
+    let there = sent(&target);
+    let options = Options::within(SOON);
+    // The first transfer asks for the memory.
+    pair.to_there
+        .write(&source.whole(), &there.whole(), options)
+        .wait()
+        .expect("written");
+    let written = pair
+        .to_there
+        .write(&source.whole(), &there.whole(), options);
+    assert!(written.is_finished());
+    let read = pair.to_there.read(&back.whole(), &there.whole(), options);
+    assert!(read.is_finished());
+    for transfer in [written, read] {
+        assert_whole(&transfer.wait().expect("moved"), Path::Shm, len as u64);
+    }
+    assert_eq!(content(&back), pattern(len, 5));
+}
+
+#[test]
 fn given_either_path_when_read_then_the_peers_bytes_arrive_here() {
     for (shm, path) in PATHS {
         let pair = Pair::new(shm);

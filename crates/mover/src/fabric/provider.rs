@@ -290,6 +290,9 @@ pub enum OpError {
     Op(FabricError),
 }
 
+/// An op's work, left to the thread that posted it. It calls [`Events`], as rule 4 has it.
+pub type Chore = Box<dyn FnOnce() + Send>;
+
 /// A connection to one peer by one NIC.
 pub trait Link: Send + Sync {
     /// The engine path.
@@ -319,6 +322,15 @@ pub trait Link: Send + Sync {
     /// # Errors
     /// When it was not accepted.
     fn post(&self, op: Op) -> Result<Posted, Refusal>;
+
+    /// Starts an op for a thread that would rather carry it out than wait for another to: what it is
+    /// to do, once it holds no lock, is added to `chores`. The op ends as any other that is in flight.
+    ///
+    /// # Errors
+    /// When it was not accepted.
+    fn post_here(&self, op: Op, _chores: &mut Vec<Chore>) -> Result<Posted, Refusal> {
+        self.post(op)
+    }
 
     /// Ends an op early.
     fn cancel(&self, op: OpId) -> Release;

@@ -15,7 +15,7 @@ use crowfly_route::policy::Policy;
 use super::error::FabricError;
 use super::flight::{Flight, Order};
 use super::identity::Incarnation;
-use super::provider::{FlightId, OpError, OpId, RailId};
+use super::provider::{Chore, FlightId, OpError, OpId, RailId};
 use super::rail::{Missing, Rail, RailReport, RailState, allows};
 use super::transfer::{Canceller, Outcome, Slot};
 
@@ -26,6 +26,10 @@ mod posting;
 pub const MAX_FLIGHTS: usize = 4096;
 /// Transfers up to this size go by one rail.
 pub const STRIPE: u64 = 128 << 10;
+/// Transfers up to this size are carried out by the thread that starts them, where the link lets it: to
+/// wake another takes longer than such a copy, and two cores that write one buffer in turn slow each
+/// other. Larger ones leave the caller free and use several cores.
+const HERE: u64 = 1 << 20;
 /// How often one transfer's pieces may move to another rail.
 const MAX_RETRIES: u64 = 1024;
 /// How long a cancelled op may hold its memory before its link is closed.
@@ -45,6 +49,8 @@ struct State {
     next_op: u64,
     lost: Option<String>,
     now: Duration,
+    /// While a transfer is being started: its number, and what its own thread is to do for it.
+    starting: Option<(FlightId, Vec<Chore>)>,
     /// Ended flights, to be told once the lock is let go of.
     ended: Vec<(Arc<Slot>, Outcome)>,
 }
@@ -65,6 +71,7 @@ impl Scheduler {
             next_op: 1,
             lost: None,
             now: Duration::ZERO,
+            starting: None,
             ended: Vec::new(),
         }))
     }
@@ -106,15 +113,21 @@ impl Scheduler {
         });
     }
 
-    /// Starts a transfer; its end comes to the slot.
+    /// Starts a transfer, and carries a short one out where the link lets the caller's thread; its end
+    /// comes to the slot.
     pub(crate) fn start(&self, order: Order, slot: &Arc<Slot>, now: Duration) -> FlightId {
-        self.step(|state| {
+        let (id, chores) = self.step(|state| {
             state.now = state.now.max(now);
             let id = FlightId(state.next_flight);
             state.next_flight += 1;
+            state.starting = (order.bytes() <= HERE).then(|| (id, Vec::new()));
             state.start(id, order, Arc::clone(slot));
-            id
-        })
+            (id, state.starting.take())
+        });
+        for chore in chores.into_iter().flat_map(|(_, chores)| chores) {
+            chore();
+        }
+        id
     }
 
     /// An op ended.

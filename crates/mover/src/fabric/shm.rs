@@ -26,8 +26,8 @@ use super::hops;
 use super::identity::{Capability, Incarnation};
 use super::memory::{Backing, Caches};
 use super::provider::{
-    Endpoint, Events, Joining, Limits, Link, Meeting, Op, OpError, OpId, Posted, Provider, RailId,
-    Refusal, Registration, Release, Role, Verb, counted,
+    Chore, Endpoint, Events, Joining, Limits, Link, Meeting, Op, OpError, OpId, Posted, Provider,
+    RailId, Refusal, Registration, Release, Role, Verb, counted,
 };
 use super::region::{Access, RegionCore};
 use super::regions::{Regions, Wish};
@@ -188,6 +188,60 @@ impl ShmLink {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Starts an op; one that is longer than [`INLINE`] is left to the caller where it takes chores.
+    fn begin(&self, op: Op, chores: Option<&mut Vec<Chore>>) -> Result<Posted, Refusal> {
+        let id = op.id.0;
+        if self.conn.is_broken() {
+            let why = "the peer closed its end".to_owned();
+            return Err(Refusal::Failed(OpError::Rail(why)));
+        }
+        let Some(remote) = op.remote.as_ref().filter(|_| !op.segments.is_empty()) else {
+            self.state().ops.insert(id, op.verb);
+            self.tell(&op);
+            return Ok(Posted::InFlight);
+        };
+        let capability = remote.capability();
+        let mut state = self.state();
+        match state.maps.get_mut(&capability) {
+            Some(Mapping::Here(mapped)) => {
+                let mapped = Arc::clone(mapped);
+                state.ops.insert(id, op.verb);
+                drop(state);
+                if op.bytes() > INLINE {
+                    match chores {
+                        Some(chores) => chores.extend(self.chore(op, mapped)),
+                        None => self.dispatch(op, mapped),
+                    }
+                    return Ok(Posted::InFlight);
+                }
+                match self.carry_out(&op, &mapped) {
+                    None => Ok(Posted::InFlight),
+                    Some(result) => {
+                        self.state().ops.remove(&id);
+                        result.map_err(|error| Refusal::Failed(OpError::Op(error)))?;
+                        Ok(Posted::Done)
+                    }
+                }
+            }
+            Some(Mapping::Asked(waiting)) => {
+                waiting.push(op.clone());
+                state.ops.insert(id, op.verb);
+                Ok(Posted::InFlight)
+            }
+            None => {
+                if state.maps.len() >= MAX_MAPS {
+                    return Err(Refusal::Full(op));
+                }
+                state.ops.insert(id, op.verb);
+                let question = state.ask(capability, vec![op]);
+                drop(state);
+                let body = capability.as_bytes().to_vec();
+                self.conn.send(Frame::new(Kind::Map, question, body));
+                Ok(Posted::InFlight)
+            }
+        }
+    }
+
     fn ended(&self, op: u64, result: Result<(), OpError>) {
         if self.state().ops.remove(&op).is_some()
             && let Some(events) = self.events.upgrade()
@@ -260,53 +314,11 @@ impl Link for ShmLink {
     }
 
     fn post(&self, op: Op) -> Result<Posted, Refusal> {
-        let id = op.id.0;
-        if self.conn.is_broken() {
-            let why = "the peer closed its end".to_owned();
-            return Err(Refusal::Failed(OpError::Rail(why)));
-        }
-        let Some(remote) = op.remote.as_ref().filter(|_| !op.segments.is_empty()) else {
-            self.state().ops.insert(id, op.verb);
-            self.tell(&op);
-            return Ok(Posted::InFlight);
-        };
-        let capability = remote.capability();
-        let mut state = self.state();
-        match state.maps.get_mut(&capability) {
-            Some(Mapping::Here(mapped)) => {
-                let mapped = Arc::clone(mapped);
-                state.ops.insert(id, op.verb);
-                drop(state);
-                if op.bytes() > INLINE {
-                    self.dispatch(op, mapped);
-                    return Ok(Posted::InFlight);
-                }
-                match self.carry_out(&op, &mapped) {
-                    None => Ok(Posted::InFlight),
-                    Some(result) => {
-                        self.state().ops.remove(&id);
-                        result.map_err(|error| Refusal::Failed(OpError::Op(error)))?;
-                        Ok(Posted::Done)
-                    }
-                }
-            }
-            Some(Mapping::Asked(waiting)) => {
-                waiting.push(op.clone());
-                state.ops.insert(id, op.verb);
-                Ok(Posted::InFlight)
-            }
-            None => {
-                if state.maps.len() >= MAX_MAPS {
-                    return Err(Refusal::Full(op));
-                }
-                state.ops.insert(id, op.verb);
-                let question = state.ask(capability, vec![op]);
-                drop(state);
-                let body = capability.as_bytes().to_vec();
-                self.conn.send(Frame::new(Kind::Map, question, body));
-                Ok(Posted::InFlight)
-            }
-        }
+        self.begin(op, None)
+    }
+
+    fn post_here(&self, op: Op, chores: &mut Vec<Chore>) -> Result<Posted, Refusal> {
+        self.begin(op, Some(chores))
     }
 
     fn cancel(&self, op: OpId) -> Release {

@@ -229,7 +229,11 @@ impl State {
             leaving: None,
         };
         let op_id = op.id;
-        match known.rail.link.post(op) {
+        let posted = match &mut self.starting {
+            Some((starting, chores)) if *starting == id => known.rail.link.post_here(op, chores),
+            _ => known.rail.link.post(op),
+        };
+        match posted {
             Ok(posted) => {
                 flight.in_flight += 1;
                 known.took(op_id, entry, self.now);

@@ -17,7 +17,9 @@ use crate::fabric::identity::Capability;
 use crate::fabric::memory::Buffer;
 use crate::fabric::nics::Nearness;
 use crate::fabric::port::PortCount;
-use crate::fabric::provider::{Limits, Link, Op, Posted, Refusal, Registration, Release, Verb};
+use crate::fabric::provider::{
+    Chore, Limits, Link, Op, Posted, Refusal, Registration, Release, Verb,
+};
 use crate::fabric::rail::NicLoad;
 use crate::fabric::region::{Access, RegionCore, Registered, Registrations};
 use crate::fabric::transfer::{Checked, Delivery};
@@ -33,6 +35,8 @@ struct Kept {
     counted: Mutex<Option<u64>>,
     /// Whether it is at its end and has not said so yet.
     dead: std::sync::atomic::AtomicBool,
+    /// Bytes whose move was left to the thread that started the transfer, and which that thread saw to.
+    left: Arc<Mutex<u64>>,
 }
 
 impl Link for Kept {
@@ -72,6 +76,11 @@ impl Link for Kept {
         }
         self.ops.lock().expect("no panic").push(op);
         Ok(Posted::InFlight)
+    }
+    fn post_here(&self, op: Op, chores: &mut Vec<Chore>) -> Result<Posted, Refusal> {
+        let (left, bytes) = (Arc::clone(&self.left), op.bytes());
+        chores.push(Box::new(move || *left.lock().expect("no panic") += bytes));
+        self.post(op)
     }
     fn cancel(&self, _: OpId) -> Release {
         Release::Now
@@ -113,6 +122,7 @@ impl World {
                 ops: Mutex::default(),
                 counted: Mutex::new(Some(0)),
                 dead: false.into(),
+                left: Arc::default(),
             });
             let rail = Rail {
                 slot,
@@ -221,6 +231,21 @@ fn given_memory_of_a_numa_node_then_its_own_nics_share_the_bytes_and_the_others_
     let left_out: Vec<_> = delivery.left_out.iter().map(|l| l.nic.as_str()).collect();
     assert_eq!(left_out, ["mlx5_0:1", "mlx5_1:1"]);
     assert!(delivery.left_out[0].why.contains("NUMA node"));
+}
+
+#[test]
+fn given_a_short_transfer_then_the_thread_that_starts_it_carries_it_out_and_no_longer_one() {
+    let world = World::new(&BOTH_SOCKETS[..1]);
+    let left = || *world.links[0].left.lock().expect("no panic");
+    let _short = world.write(HERE, None);
+    assert_eq!(left(), HERE);
+    let _long = world.write(HERE + 1, None);
+    assert_eq!(
+        left(),
+        HERE,
+        "the longer one is left to the link's own threads"
+    );
+    assert_eq!(world.given()["mlx5_0:1"], 2 * HERE + 1);
 }
 
 #[test]

@@ -74,18 +74,23 @@ impl ShmLink {
         self.conn.send(Frame::new(Kind::Write, op.id.0, body));
     }
 
-    /// Carries out an op whose region is mapped, in a thread of its own when it is long.
+    /// Carries out an op whose region is mapped, in a thread that copies.
     pub(super) fn dispatch(&self, op: Op, mapped: Arc<Mapped>) {
-        let Some(this) = self.this.upgrade() else {
-            return;
-        };
-        self.copier.push(move || {
+        if let Some(chore) = self.chore(op, mapped) {
+            self.copier.push(chore);
+        }
+    }
+
+    /// Carrying out an op whose region is mapped; whoever does it holds no lock of the engine.
+    pub(super) fn chore(&self, op: Op, mapped: Arc<Mapped>) -> Option<Chore> {
+        let this = self.this.upgrade()?;
+        Some(Box::new(move || {
             if !this.state().ops.contains_key(&op.id.0) {
                 return;
             }
             if let Some(result) = this.carry_out(&op, &mapped) {
                 this.ended(op.id.0, result.map_err(OpError::Op));
             }
-        });
+        }))
     }
 }
