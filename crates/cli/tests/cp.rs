@@ -299,6 +299,27 @@ fn given_what_cannot_be_copied_each_has_its_code_and_status() {
 }
 
 #[test]
+fn given_a_folder_with_what_is_not_copied_the_summary_counts_it_and_says_what_it_may_be() {
+    use std::os::unix::ffi::OsStrExt;
+    let folder = folder("cp-left-out");
+    let data = folder.join("data");
+    fs::write(data.join("m"), b"bytes").expect("written");
+    std::os::unix::fs::symlink("m", data.join("link")).expect("linked");
+    let no_text = std::ffi::OsStr::from_bytes(b"no\xfftext");
+    fs::write(data.join(no_text), b"a regular file").expect("written");
+    let arguments = ["cp", "-r", "data", "copy"];
+    let output = crowfly(&folder, &arguments).output().expect("it starts");
+    assert_eq!(output.status.code(), Some(0));
+    let text = String::from_utf8_lossy(&output.stdout);
+    let words: Vec<&str> = text.split_whitespace().collect();
+    let said = "left out 2 entries: links, devices, or names that are no text";
+    assert!(words.join(" ").contains(said), "{text}");
+    assert_eq!(entries(&folder.join("copy")), ["m"]);
+    let (document, status) = cp(&folder, &["-r", "data", "again"]);
+    assert_eq!((&document["skipped"], status), (&Value::from(2), 0));
+}
+
+#[test]
 fn given_a_server_that_is_killed_the_copy_fails_and_another_one_lets_it_go_on() {
     let folder = folder("cp-killed");
     large(&folder.join("data/m"));

@@ -40,7 +40,8 @@ pub struct CpArgs {
     /// dropped there
     #[arg(value_name = "DST")]
     to: String,
-    /// Copy what is in the folder SRC into the folder DST; links and empty folders are left out
+    /// Copy what is in the folder SRC into the folder DST; links, devices, empty folders and names
+    /// that are no text are left out
     #[arg(short, long)]
     recursive: bool,
     /// Go on where an earlier copy was interrupted, and leave what can be gone on with

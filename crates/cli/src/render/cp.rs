@@ -41,7 +41,7 @@ fn summary(cp: &Cp) -> String {
         let left_out = count(usize::try_from(cp.skipped).unwrap_or(usize::MAX), "entry");
         let left_out = left_out.replace("entrys", "entries");
         text.push_str(&format!(
-            "; left out {left_out} that are no files or folders"
+            "; left out {left_out}: links, devices, or names that are no text"
         ));
     }
     text
