@@ -60,9 +60,9 @@ fn given_either_path_when_written_then_the_bytes_are_there_and_the_receipt_says_
 }
 
 #[test]
-fn given_mapped_memory_when_a_mebibyte_is_moved_then_it_is_there_when_the_call_returns() {
+fn given_mapped_memory_when_a_little_is_moved_then_it_is_there_when_the_call_returns() {
     let pair = Pair::new(true);
-    let len = 1 << 20;
+    let len = 768 << 10;
     let source = filled(&pair.here, &pattern(len, 5), Access::LOCAL);
     let target = empty(&pair.there, len, Access::READ_WRITE);
     let back = empty(&pair.here, len, Access::LOCAL);
