@@ -55,7 +55,7 @@ fuzz TARGET SECONDS="60":
 
 # The fabric's scheduler through many seeds of faults; nightly
 simulate SEEDS="10000":
-    CROWFLY_SIM_SEEDS={{SEEDS}} cargo test -p crowfly-mover --lib fabric::simulation -- --include-ignored
+    CROWFLY_SIM_SEEDS={{SEEDS}} cargo test -p crowfly-mover --lib fabric::simulation
 
 # Everything that a change must pass
 ci:

@@ -19,7 +19,7 @@ fn folder(test: &str) -> PathBuf {
 
 /// Saves a step of two tensors: `w`, whose first element is the step, and `b`, always the same.
 fn save(root: &Path, step: u64) {
-    let mut floats = vec![1.0f32; 6];
+    let mut floats = [1.0f32; 6];
     floats[0] = step as f32;
     let w: Vec<u8> = floats.iter().flat_map(|f| f.to_le_bytes()).collect();
     let state = State {

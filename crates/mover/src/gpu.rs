@@ -2,7 +2,7 @@
 //! maker where that goes straight; and copies between memories of GPUs and the host.
 //!
 //! [`Gpu::open`] takes a GPU; [`Gpu::find_storage`] finds out, in a child process, whether its
-//! maker's storage library goes straight for a file, and says why not. [`copy`] moves a loaded
+//! maker's storage library goes straight for a file, and says why not. [`copy()`] moves a loaded
 //! region to another GPU or to host memory. [`queued`] puts transfers into the order of a stream, so
 //! that a kernel can follow a load without the host waiting in between.
 

@@ -58,8 +58,7 @@ pub fn listing(listing: &Listing, columns: usize) -> String {
 }
 
 fn cells(row: &Row) -> [Cell; 7] {
-    let or_nothing =
-        |text: Option<String>| text.map_or_else(Cell::nothing, |text| Cell::from(text));
+    let or_nothing = |text: Option<String>| text.map_or_else(Cell::nothing, Cell::from);
     let state = match &row.fault {
         None => Cell::styled(GOOD, "complete"),
         Some(fault) => Cell::styled(BAD, format!("{}: {}", fault.code, fault.message)),
@@ -199,7 +198,7 @@ fn named(kind: &Kind) -> String {
 /// Three significant digits, with an exponent where these are far from the point.
 fn scientific(value: f64) -> String {
     match value {
-        v if v == 0.0 => "0".into(),
+        0.0 => "0".into(),
         v if (1e-3..1e6).contains(&v.abs()) => significant(v),
         v => format!("{v:.2e}"),
     }

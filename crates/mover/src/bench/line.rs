@@ -43,7 +43,7 @@ pub struct Line {
 }
 
 impl Line {
-    /// Connects to a [`Host`] by one path only, for transfers of up to `most` bytes.
+    /// Connects to a [`Host`](super::Host) by one path only, for transfers of up to `most` bytes.
     ///
     /// # Errors
     /// [`FabricError::Refused`] with the obstacles when the two ends do not have this path, and
