@@ -2,6 +2,7 @@
 //! started find each other. No test asks how fast anything was.
 
 use std::fs;
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
@@ -108,6 +109,7 @@ fn given_a_launchers_variables_each_process_is_a_rank_and_the_first_one_speaks()
     let folder = folder("bench-collective-launched");
     let key_file = folder.join("key");
     fs::write(&key_file, "5".repeat(64)).expect("written");
+    fs::set_permissions(&key_file, fs::Permissions::from_mode(0o600)).expect("ours");
     let start = |rank: &str| {
         let mut command = bench(&["--json", "--folder"]);
         command

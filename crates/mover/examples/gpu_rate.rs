@@ -22,10 +22,8 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let gpu = match Gpu::nth(0) {
         Ok(gpu) => Arc::new(gpu),
         Err(obstacles) => {
-            for obstacle in obstacles {
-                println!("waived: {}", obstacle.summary);
-            }
-            return Ok(());
+            let reasons: Vec<String> = obstacles.into_iter().map(|o| o.summary).collect();
+            return Err(format!("no GPU to measure: {}", reasons.join("; ")).into());
         }
     };
     let mut table = format!("{}\n", gpu.device().facts().name);

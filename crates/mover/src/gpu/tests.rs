@@ -50,7 +50,7 @@ fn given_a_library_that_bounced_in_the_child_it_is_left_closed_and_the_reason_ke
 fn given_a_library_that_opens_in_the_child_only_the_reason_is_this_process() {
     let gpus = FakeGpus::plug(Dialect::Cuda, &[Model::default()]);
     let storage = FakeStorage::install(&gpus, Dialect::Cuda, Behaviour::default());
-    storage.fail("cuFileDriverOpen", 1, 5001);
+    storage.fail("cuFileDriverOpen", 0, 5001);
     let found = gpu(&gpus).with_probed(&probe(Some(Mode::Peer), Vec::new()), || {
         Ok(storage.functions())
     });
