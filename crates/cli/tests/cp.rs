@@ -281,6 +281,11 @@ fn given_what_cannot_be_copied_each_has_its_code_and_status() {
         refusal(&folder, &[&[&m, "host:"], &other[..]].concat()),
         ("key-exposed".into(), 66)
     );
+    let certified = ["--tls-cert", "m", "--tls-key", "other", "--tls-ca", "m"];
+    assert_eq!(
+        refusal(&folder, &[&[&m, "host:"], &certified[..]].concat()),
+        ("key-exposed".into(), 66)
+    );
     chmod("600");
     let wrong = refusal(&folder, &[&[&m, "host:"], &other[..]].concat());
     assert_eq!(wrong, ("not-authenticated".into(), 66));

@@ -218,7 +218,7 @@ impl Writing {
     ) -> Result<Self, TransferError> {
         let publication = Publication::create(path, length)?;
         let mut setup = Ledger::default();
-        let direct = direct(path, terms, &publication, &mut setup);
+        let direct = direct(terms, &publication, &mut setup);
         let name = path.display().to_string();
         let refused =
             terms.policy == Policy::Socket || (terms.policy == Policy::Require && direct.is_none());
@@ -300,12 +300,7 @@ impl Writing {
 }
 
 /// The file's direct side; `None`, with the obstacle, where the bytes have to be copied.
-fn direct(
-    path: &FsPath,
-    terms: WriteTerms,
-    publication: &Publication,
-    setup: &mut Ledger,
-) -> Option<Direct> {
+fn direct(terms: WriteTerms, publication: &Publication, setup: &mut Ledger) -> Option<Direct> {
     let staged = terms.policy == Policy::Staged && !terms.on_gpu;
     if matches!(terms.path_asked, Some(Path::Cached)) || staged {
         return None;
@@ -331,14 +326,7 @@ fn direct(
         )
         .fixed_by(Fix::run("Raise the limit.", "ulimit -f unlimited").checked_by("ulimit -f")),
         Ok(direct) => return Some(direct),
-        Err(error) => Obstacle::blocks(
-            Code::NoDirectIo,
-            format!("{} cannot be written with O_DIRECT", path.display()),
-        )
-        .seen("open(O_DIRECT)", error.to_string())
-        .fixed_by(Fix::by_hand(
-            "Write to a file system that supports O_DIRECT.",
-        )),
+        Err(obstacle) => obstacle,
     };
     setup.meet(obstacle);
     None

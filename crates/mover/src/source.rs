@@ -57,6 +57,13 @@ pub(crate) struct Direct {
     pub(crate) align: u64,
 }
 
+/// What a file's direct side is for.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Access {
+    Read,
+    Write,
+}
+
 impl Source {
     /// Opens a regular file or a block device.
     ///
@@ -118,7 +125,7 @@ impl Source {
             let found = NO_SIZE;
             return Err(TransferError::NotAFile { path: name, found });
         }
-        let direct = open_direct(&buffered, &name);
+        let direct = open_direct(&buffered, &name, Access::Read);
         Ok(Self {
             path: path.to_owned(),
             size,
@@ -280,11 +287,15 @@ pub(crate) fn says_its_size(file: &File, size: u64) -> bool {
     }
 }
 
-fn open_direct(buffered: &File, name: &str) -> Result<Direct, Obstacle> {
+pub(crate) fn open_direct(buffered: &File, name: &str, access: Access) -> Result<Direct, Obstacle> {
+    let done = match access {
+        Access::Read => "read",
+        Access::Write => "written",
+    };
     let refused = |at: &str, shows: String| {
         Obstacle::blocks(
             Code::NoDirectIo,
-            format!("{name} cannot be read with O_DIRECT"),
+            format!("{name} cannot be {done} with O_DIRECT"),
         )
         .seen(at, shows)
         .fixed_by(Fix::by_hand(
@@ -321,10 +332,16 @@ fn open_direct(buffered: &File, name: &str) -> Result<Direct, Obstacle> {
     // The same file, whatever its path points to by now.
     let link = format!("/proc/self/fd/{}", buffered.as_raw_fd());
     let flags = libc::O_DIRECT | libc::O_NONBLOCK | libc::O_CLOEXEC;
-    match OpenOptions::new().read(true).custom_flags(flags).open(link) {
+    let mut options = OpenOptions::new();
+    options.read(true).write(access == Access::Write);
+    match options.custom_flags(flags).open(link) {
         Ok(file) => Ok(Direct {
             file: Arc::new(file),
-            align,
+            // What is written is padded to whole blocks.
+            align: match access {
+                Access::Read => align,
+                Access::Write => BLOCK as u64,
+            },
         }),
         Err(error) => Err(refused("open(O_DIRECT)", error.to_string())),
     }

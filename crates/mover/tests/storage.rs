@@ -258,6 +258,33 @@ fn given_require_a_file_system_without_direct_reads_fails_before_the_first_byte(
 }
 
 #[test]
+fn given_require_a_file_system_without_direct_writes_fails_before_the_first_byte() {
+    let Ok(folder) = tempfile::tempdir_in("/dev/shm") else {
+        waived!("no /dev/shm");
+    };
+    let fixture = file(3 * BLOCK);
+    let source = source(&fixture.path);
+    let loaded = load(request(&source, 0..source.size())).expect("loads");
+    let region = loaded.regions[0].clone();
+    let target = folder.path().join("copy");
+    let error = save(&target, region.clone(), Policy::Require, None).expect_err("tmpfs is memory");
+    assert_eq!(error.code(), "route-refused");
+    let TransferError::Refused { obstacles, .. } = error else {
+        panic!("wrong kind");
+    };
+    assert_eq!(obstacles[0].code, Code::NoDirectIo);
+    assert_eq!(
+        obstacles[0].evidence[0].shows,
+        "tmpfs: files live in the page cache"
+    );
+    assert!(!target.exists());
+
+    let receipt = save(&target, region, Policy::Prefer, None).expect("preferring copies");
+    assert_eq!(receipt.obstacles[0].code, Code::NoDirectIo);
+    assert!(std::fs::read(&target).expect("there") == fixture.bytes);
+}
+
+#[test]
 fn given_require_a_warm_file_is_still_read_from_the_drive() {
     let fixture = file(2 * HUGE_PAGE);
     let source = source(&fixture.path);

@@ -51,8 +51,10 @@ pub enum Missing {
 impl ConnectionArgs {
     /// How this end shows who it is.
     pub fn auth(&self, missing: Missing, out: &mut Output) -> Result<Auth, Failure> {
-        if let (Some(cert), Some(key), Some(ca)) = (&self.tls_cert, &self.tls_key, &self.tls_ca) {
-            return Ok(Auth::Certificates(Identity::read(cert, key, ca)?));
+        if let (Some(cert), Some(private), Some(ca)) = (&self.tls_cert, &self.tls_key, &self.tls_ca)
+        {
+            key::refuse_exposed(private)?;
+            return Ok(Auth::Certificates(Identity::read(cert, private, ca)?));
         }
         if let Some(file) = &self.key_file {
             let key = match missing {

@@ -28,8 +28,8 @@ pub fn parse(text: &str, from: &str) -> Result<SharedKey, Failure> {
     })
 }
 
-/// The key in a file that nobody else may read.
-pub fn from_file(file: &Path) -> Result<SharedKey, Failure> {
+/// Refuses a file of secrets that others than its owner may read.
+pub fn refuse_exposed(file: &Path) -> Result<(), Failure> {
     let metadata = std::fs::metadata(file).map_err(|error| Failure::reading(file, &error))?;
     if metadata.is_file() && metadata.mode() & OTHERS != 0 {
         let (mode, file) = (metadata.mode() & 0o777, shown(file));
@@ -37,6 +37,12 @@ pub fn from_file(file: &Path) -> Result<SharedKey, Failure> {
         let hint = format!("`chmod 600 {file}`, and make a new key if others had time to read it");
         return Err(Failure::new("key-exposed", Exit::NoInput, what).hint(hint));
     }
+    Ok(())
+}
+
+/// The key in a file that nobody else may read.
+pub fn from_file(file: &Path) -> Result<SharedKey, Failure> {
+    refuse_exposed(file)?;
     let bytes = read_bounded(file, MAX_FILE)?;
     parse(&String::from_utf8_lossy(&bytes), &shown(file))
 }

@@ -2,18 +2,18 @@
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Seek, SeekFrom};
-use std::os::fd::AsRawFd;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path as FsPath, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use crowfly_machine::limits;
+use crowfly_route::obstacle::Obstacle;
 
 use crate::checkpoint::{NotAFile, not_a_file};
 use crate::error::TransferError;
 use crate::memory::BLOCK;
-use crate::source::Direct;
+use crate::source::{Access, Direct, open_direct};
 
 /// The file being written, invisible until published and removed unless it is. A block device has
 /// no second name to hide behind and is written in place.
@@ -167,18 +167,12 @@ impl Publication {
             .map_err(|error| self.failed(error))
     }
 
-    pub(super) fn direct(&self) -> Result<Direct, io::Error> {
-        let link = format!("/proc/self/fd/{}", self.file.as_raw_fd());
-        let flags = libc::O_DIRECT | libc::O_CLOEXEC;
-        let file = OpenOptions::new()
-            .read(true)
-            .write(true)
-            .custom_flags(flags)
-            .open(link)?;
-        Ok(Direct {
-            file: Arc::new(file),
-            align: BLOCK as u64,
-        })
+    pub(super) fn direct(&self) -> Result<Direct, Obstacle> {
+        open_direct(
+            &self.file,
+            &self.target.display().to_string(),
+            Access::Write,
+        )
     }
 }
 

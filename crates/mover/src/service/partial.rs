@@ -5,13 +5,12 @@ use std::ffi::{OsStr, OsString};
 use std::fs::File;
 use std::io;
 use std::ops::Range;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::os::unix::fs::FileExt;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use crowfly_machine::limits;
-use crowfly_route::obstacle::{Code, Obstacle};
 use crowfly_route::policy::Policy;
 use rustix::fs::{AtFlags, FallocateFlags, FlockOperation, Mode, OFlags};
 use rustix::io::Errno;
@@ -23,7 +22,7 @@ use crate::digest::{self, GRID};
 use crate::job::Ledger;
 use crate::memory::BLOCK;
 use crate::pass::{self, Spot, Written};
-use crate::source::Direct;
+use crate::source::{Access, open_direct};
 
 /// What the names of unfinished files and of their journals end with.
 const PARTIAL: &str = ".crowfly-partial";
@@ -142,7 +141,7 @@ impl Partial {
             name: plan.name.to_owned(),
             file: Written {
                 name: shown.clone(),
-                direct: direct(&file),
+                direct: open_direct(&file, &shown, Access::Write).map_err(Box::new),
                 may_be_padded: limits::largest_file()
                     .is_none_or(|most| plan.length.next_multiple_of(BLOCK as u64) <= most),
                 buffered: Arc::new(file),
@@ -332,26 +331,6 @@ fn verified(file: &File, length: u64, pieces: Pieces) -> Pieces {
     let mut pieces = pieces;
     pieces.retain(holds);
     pieces
-}
-
-/// The file's direct side, or why there is none.
-fn direct(file: &File) -> Result<Direct, Box<Obstacle>> {
-    use std::os::fd::AsRawFd;
-    let link = format!("/proc/self/fd/{}", file.as_fd().as_raw_fd());
-    let flags = OFlags::RDWR | OFlags::DIRECT | OFlags::CLOEXEC;
-    match rustix::fs::open(link, flags, Mode::empty()) {
-        Ok(file) => Ok(Direct {
-            file: Arc::new(file.into()),
-            align: BLOCK as u64,
-        }),
-        Err(error) => Err(Box::new(
-            Obstacle::blocks(
-                Code::NoDirectIo,
-                "the destination cannot be written with O_DIRECT",
-            )
-            .seen("open(O_DIRECT)", io::Error::from(error).to_string()),
-        )),
-    }
 }
 
 #[cfg(test)]
