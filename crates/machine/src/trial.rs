@@ -9,11 +9,12 @@ use std::collections::VecDeque;
 use std::ffi::{OsStr, OsString};
 use std::fmt::Display;
 use std::io::{Read, Write};
-use std::os::unix::process::ExitStatusExt;
+use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
+use rustix::process::{Resource, Rlimit};
 use serde::{Deserialize, Serialize};
 
 use crate::gpu::trial::GpuQuestion;
@@ -24,6 +25,9 @@ use crate::gpu_storage::probe::StorageQuestion;
 pub const LIMIT: Duration = Duration::from_secs(20);
 /// The most that is read of what a child says.
 const MAX_SAID: u64 = 1 << 20;
+/// The most that a child may write into one file. What it says goes into one, and a library that
+/// writes without end must not fill the disk before its time is over.
+const MAX_WRITTEN: u64 = 16 << 20;
 /// The most that is read of a log that a library left.
 const MAX_LOG: u64 = 1 << 20;
 /// The last lines of it that are kept.
@@ -179,7 +183,10 @@ impl Trial {
         let question = serde_json::to_string(question).map_err(std::io::Error::other)?;
         // A file takes what a child says, however much it is and whenever the child dies.
         let said = tempfile::tempfile()?;
-        let mut child = Command::new(&self.program)
+        let mut command = Command::new(&self.program);
+        // SAFETY: between fork and exec it makes two system calls and allocates nothing.
+        unsafe { command.pre_exec(bound_what_is_written) };
+        let mut child = command
             .args(&self.arguments)
             .arg(question)
             .envs(self.environment.iter().map(|(name, value)| (name, value)))
@@ -220,6 +227,18 @@ impl Trial {
         }
         Ok(None)
     }
+}
+
+/// Holds this process and what it starts to files of [`MAX_WRITTEN`] bytes.
+fn bound_what_is_written() -> std::io::Result<()> {
+    let allowed = rustix::process::getrlimit(Resource::Fsize);
+    let least =
+        |limit: Option<u64>| Some(limit.map_or(MAX_WRITTEN, |limit| limit.min(MAX_WRITTEN)));
+    let bounded = Rlimit {
+        current: least(allowed.current),
+        maximum: allowed.maximum,
+    };
+    rustix::process::setrlimit(Resource::Fsize, bounded).map_err(Into::into)
 }
 
 fn read_all(mut file: std::fs::File, limit: u64) -> std::io::Result<String> {
@@ -392,10 +411,11 @@ mod tests {
     }
 
     #[test]
-    fn a_child_that_never_stops_talking_is_read_up_to_a_limit() {
+    fn a_child_that_never_stops_talking_is_ended_before_it_fills_the_disk() {
         let child = shell("yes '{\"step\":\"a\",\"answer\":\"began\"}'");
-        let outcome = child.within(Duration::from_millis(200)).run(&question());
+        let outcome = child.run(&question());
         assert_eq!(outcome.steps.len(), 1);
+        assert!(matches!(outcome.end, End::Died(_)), "{:?}", outcome.end);
     }
 
     #[test]
