@@ -383,13 +383,7 @@ fn bare_route(path: Path, name: &str, from: &Place, to: &Place) -> Route {
         Place::Gpu(index) => Stop::Gpu { index: *index },
         _ => host(HostUse::Application),
     };
-    let hop = |from: Stop, to: Stop, carrier| Hop {
-        from,
-        to,
-        carrier,
-        crosses: Vec::new(),
-        capacity: None,
-    };
+    let hop = Hop::bare;
     let dma = || Carrier::Dma {
         device: "drive".into(),
     };

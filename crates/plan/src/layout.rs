@@ -6,9 +6,9 @@
 //! PCIe switch a GPU with its adapters and a drive. What was assumed stands among the oddities.
 
 use crowfly_route::topology::{
-    AcsState, Drive, DriveTransport, Gpu as GpuDevice, GpuLink, GpuLinkKind, GpuVendor, Host,
-    Interface, Nic as Adapter, NumaInfo, Oddity, PciDevice, PcieGeneration, PcieLink, PcieSpeed,
-    PortKind, RdmaPort, RootComplex, Topology,
+    Drive, DriveTransport, Gpu as GpuDevice, GpuLink, GpuLinkKind, GpuVendor, Host, Interface,
+    Nic as Adapter, NumaInfo, Oddity, PciDevice, PcieGeneration, PcieLink, PcieSpeed, PortKind,
+    RdmaPort, RootComplex, Topology,
 };
 use crowfly_route::units::{BytesPerSecond, NumaNode, PciAddress};
 
@@ -192,28 +192,15 @@ impl<'a> Draft<'a> {
                 rate: None,
             });
             let function = PciDevice {
-                address,
                 parent,
-                root: Some(root),
                 class,
                 vendor: 0,
                 device: 0,
                 name: name.to_owned(),
-                driver: None,
                 numa: Some(node),
                 port: kind,
                 link,
-                power_state: None,
-                acs: AcsState::Unreadable,
-                bars: Vec::new(),
-                iommu_group: None,
-                iommu_type: None,
-                max_read_request: None,
-                max_payload: None,
-                relaxed_ordering: None,
-                peer_memory: None,
-                physical_function: None,
-                aer: None,
+                ..PciDevice::unseen(address, Some(root))
             };
             self.topology.pci.insert(address, function);
         };

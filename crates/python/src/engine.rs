@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use crowfly_mover::checkpoint::select::{RankSlice, Selection, Selector};
 use crowfly_mover::checkpoint::{Checkpoint, Kind};
-use crowfly_mover::{Engine as Inner, Piece, Request, Settings, Verify};
+use crowfly_mover::{Engine as Inner, Request, Settings, Verify};
 use crowfly_route::place::Place;
 use crowfly_route::policy::Policy;
 use crowfly_route::receipt::Path as Way;
@@ -81,7 +81,7 @@ fn start(engine: &Inner, filename: &std::path::Path, asked: &Asked<'_>) -> Resul
     let to = machine::place_of_device(asked.device)?;
     let checkpoint = open(filename)?;
     let selection = select(asked, &checkpoint)?;
-    let pieces = pieces(&checkpoint, &selection)?;
+    let pieces = selection.pieces(&checkpoint)?;
     let destination = machine::destination(&to, filename)?;
     let mut request = Request {
         destination,
@@ -124,21 +124,6 @@ fn select(asked: &Asked<'_>, checkpoint: &Checkpoint) -> Result<Selection, Fault
         selector = selector.slice(RankSlice::new(rank, ranks)?);
     }
     Ok(selector.select(checkpoint)?)
-}
-
-fn pieces(checkpoint: &Checkpoint, selection: &Selection) -> Result<Vec<Piece>, Fault> {
-    let mut pieces = Vec::new();
-    for selected in &selection.files {
-        let Some(file) = checkpoint.file(selected.file) else {
-            continue;
-        };
-        let source = Arc::new(file.source()?);
-        pieces.extend(selected.ranges.iter().map(|range| Piece {
-            source: Arc::clone(&source),
-            range: range.clone(),
-        }));
-    }
-    Ok(pieces)
 }
 
 /// A word of crowfly's: a policy, an engine path.

@@ -2,7 +2,6 @@
 //!
 //! Which class an error is of says what a caller can do about it; the stable code says which one it is.
 
-use std::error::Error;
 use std::io;
 
 use crowfly_machine::RootError;
@@ -11,6 +10,7 @@ use crowfly_mover::checkpoint::header::{HeaderError, HeaderReadError};
 use crowfly_mover::checkpoint::select::{BadRankSlice, SelectError};
 use crowfly_mover::ckpt::{ArchiveError, SaveError, StepError};
 use crowfly_mover::{MemoryError, TransferError};
+use crowfly_route::cause::sentence;
 use crowfly_route::obstacle::{Code, Obstacle};
 use crowfly_route::place::{BadPlace, Place};
 use crowfly_route::search::SearchError;
@@ -130,21 +130,6 @@ impl From<Fault> for PyErr {
     fn from(fault: Fault) -> Self {
         Python::attach(|py| fault.raise(py))
     }
-}
-
-/// An error and its sources in one sentence; each is told once.
-fn sentence(error: &dyn Error) -> String {
-    let mut text = error.to_string();
-    let mut next = error.source();
-    while let Some(source) = next {
-        let told = source.to_string();
-        if !text.contains(&told) {
-            text.push_str(": ");
-            text.push_str(&told);
-        }
-        next = source.source();
-    }
-    text
 }
 
 /// The class of an answer of the system.

@@ -271,6 +271,17 @@ pub struct Hop {
 }
 
 impl Hop {
+    /// A hop across nothing that is known by name or rate.
+    pub const fn bare(from: Stop, to: Stop, carrier: Carrier) -> Self {
+        Self {
+            from,
+            to,
+            carrier,
+            crosses: Vec::new(),
+            capacity: None,
+        }
+    }
+
     /// Reads plus writes of host RAM that this hop costs per byte.
     pub fn host_ram_passes(&self) -> u32 {
         u32::from(self.from.host_use().is_some()) + u32::from(self.to.host_use().is_some())

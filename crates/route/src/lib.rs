@@ -12,9 +12,11 @@
 //! 5. [`obstacle`]: why a better route was not taken, with evidence, cost and fix;
 //! 6. [`search`]: every route between two places, with what stands in its way;
 //! 7. [`policy`], [`receipt`]: what was asked, and what a transfer really did;
-//! 8. [`collective`]: what the members of a group do together, and what each way of it costs.
+//! 8. [`collective`]: what the members of a group do together, and what each way of it costs;
+//! 9. [`cause`]: what is behind an error, said once.
 #![forbid(unsafe_code)]
 
+pub mod cause;
 pub mod collective;
 #[cfg(any(test, feature = "fixtures"))]
 pub mod fixture;

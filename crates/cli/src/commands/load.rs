@@ -95,7 +95,7 @@ pub fn run(args: &LoadArgs, out: &mut Output) -> Result<Exit, Failure> {
         })?;
         return Ok(Exit::Ok);
     }
-    let pieces = transfer::pieces(&checkpoint, &selection)?;
+    let pieces = selection.pieces(&checkpoint)?;
     let loaded = load(args, &path, pieces, out)?;
     let load = Load {
         schema: LOAD_SCHEMA,

@@ -69,7 +69,7 @@ pub fn run(args: &RaceArgs, out: &mut Output) -> Result<Exit, Failure> {
 fn race(path: &Path, runs: usize, out: &Output) -> Result<Race, Failure> {
     let checkpoint = Checkpoint::open(path)?;
     let selection = Selector::default().select(&checkpoint)?;
-    let pieces = transfer::pieces(&checkpoint, &selection)?;
+    let pieces = selection.pieces(&checkpoint)?;
     let from = transfer::place(path);
     let machine = transfer::Machine::here()?;
     let routes = |to: &Place| machine.routes(&pieces, to);

@@ -3,13 +3,10 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use crowfly_machine::{Options, Root};
-use crowfly_mover::checkpoint::Checkpoint;
-use crowfly_mover::checkpoint::select::Selection;
 use crowfly_mover::{Loaded, Piece, Transfer};
 use crowfly_route::hop::Candidate;
 use crowfly_route::place::Place;
@@ -29,22 +26,6 @@ const LOOKS: u32 = 50;
 const SHORTEST: Duration = Duration::from_micros(20);
 /// A progress bar is drawn less often than this.
 const LONGEST: Duration = Duration::from_millis(2);
-
-/// The selected ranges as pieces of open files.
-pub fn pieces(checkpoint: &Checkpoint, selection: &Selection) -> Result<Vec<Piece>, Failure> {
-    let mut pieces = Vec::new();
-    for selected in &selection.files {
-        let Some(file) = checkpoint.file(selected.file) else {
-            continue;
-        };
-        let source = Arc::new(file.source()?);
-        pieces.extend(selected.ranges.iter().map(|range| Piece {
-            source: Arc::clone(&source),
-            range: range.clone(),
-        }));
-    }
-    Ok(pieces)
-}
 
 /// This machine, as far as a transfer needs to know it.
 #[derive(Debug)]

@@ -2,8 +2,9 @@
 
 use crowfly_mover::TransferError;
 use crowfly_mover::service::{BadLocation, ServiceError, TlsError};
+use crowfly_route::cause::sentence;
 
-use super::sources::{sentence, system_hint};
+use super::sources::system_hint;
 use super::{Exit, Failure, errno};
 
 impl From<BadLocation> for Failure {

@@ -16,28 +16,13 @@ use crowfly_mover::fabric::FabricError;
 use crowfly_mover::fabric::rendezvous::RendezvousError;
 use crowfly_plan::PlanError;
 use crowfly_plan::catalog::CatalogError;
+use crowfly_route::cause::sentence;
 use crowfly_route::place::BadPlace;
 use crowfly_route::search::SearchError;
 use crowfly_route::snapshot::SnapshotError;
 use crowfly_route::topology::TopologyError;
 
 use super::{Exit, Failure, errno};
-
-/// An error and its sources in one sentence. Some errors quote their source and others leave it to
-/// be asked for: each is told once.
-pub(super) fn sentence(error: &dyn Error) -> String {
-    let mut text = error.to_string();
-    let mut next = error.source();
-    while let Some(source) = next {
-        let told = source.to_string();
-        if !text.contains(&told) {
-            text.push_str(": ");
-            text.push_str(&told);
-        }
-        next = source.source();
-    }
-    text
-}
 
 /// What helps against the answer of the system at the bottom of an error.
 pub(super) fn system_hint(error: &(dyn Error + 'static)) -> Option<&'static str> {

@@ -7,6 +7,7 @@ mod ranges;
 
 use std::collections::BTreeMap;
 use std::ops::Range;
+use std::sync::Arc;
 
 use crowfly_route::units::Bytes;
 
@@ -15,6 +16,8 @@ pub use error::SelectError;
 
 use super::header::Tensor;
 use super::open::{Checkpoint, FileNumber, Kind, TensorId};
+use crate::error::TransferError;
+use crate::request::Piece;
 use pattern::Patterns;
 
 /// Gaps up to this many bytes between two selected tensors are read rather than skipped: a drive
@@ -46,6 +49,27 @@ pub struct Selection {
     pub files: Vec<FileSelection>,
     /// Bytes of the selected tensors.
     pub tensor_bytes: Bytes,
+}
+
+impl Selection {
+    /// The ranges as pieces of open files.
+    ///
+    /// # Errors
+    /// When a file cannot be opened, or is no longer what its header was read from.
+    pub fn pieces(&self, checkpoint: &Checkpoint) -> Result<Vec<Piece>, TransferError> {
+        let mut pieces = Vec::new();
+        for selected in &self.files {
+            let Some(file) = checkpoint.file(selected.file) else {
+                continue;
+            };
+            let source = Arc::new(file.source()?);
+            pieces.extend(selected.ranges.iter().map(|range| Piece {
+                source: Arc::clone(&source),
+                range: range.clone(),
+            }));
+        }
+        Ok(pieces)
+    }
 }
 
 /// What to move from one file.

@@ -131,6 +131,14 @@ impl Flat {
         self.taken += (out.len() * (self.ranks() - 1)) as u64;
     }
 
+    /// Waits for everyone's block; with the first of a call, for what they call to be the same.
+    fn enter(&mut self, at: usize, patience: &mut Patience<'_>) -> Result<(), CollectiveError> {
+        match at {
+            0 => self.open(patience),
+            _ => self.meet(patience),
+        }
+    }
+
     pub(crate) fn barrier(&mut self, patience: &mut Patience<'_>) -> Result<(), CollectiveError> {
         self.open(patience)
     }
@@ -153,11 +161,7 @@ impl Flat {
         for (at, block) in data.chunks_mut(BOARD).enumerate() {
             self.block += 1;
             self.write(0, block);
-            if at == 0 {
-                self.open(patience)?
-            } else {
-                self.meet(patience)?
-            }
+            self.enter(at, patience)?;
             let numbers = 0..block.len() / size;
             let bytes = |rank: usize| {
                 let part = share(&numbers, rank, n);
@@ -206,11 +210,7 @@ impl Flat {
         for at in 0..blocks {
             let here = (at * each).min(part)..((at + 1) * each).min(part);
             self.spread(input, part, &here, each);
-            if at == 0 {
-                self.open(patience)?
-            } else {
-                self.meet(patience)?
-            }
+            self.enter(at, patience)?;
             if let Some(out) = output.get_mut(here) {
                 self.fold(rule, self.me * each, out);
             }
@@ -241,20 +241,28 @@ impl Flat {
         for at in 0..blocks {
             let here = (at * each).min(part)..((at + 1) * each).min(part);
             self.spread(input, part, &here, each);
-            if at == 0 {
-                self.open(patience)?
-            } else {
-                self.meet(patience)?
-            }
-            for rank in 0..self.ranks() {
-                let start = rank * part;
-                if let Some(out) = output.get_mut(start + here.start..start + here.end) {
-                    self.read(rank, self.me * each, out);
-                    self.taken += if rank == self.me { 0 } else { out.len() as u64 };
-                }
-            }
+            self.enter(at, patience)?;
+            self.collect(output, part, &here, self.me * each);
         }
         Ok(())
+    }
+
+    /// Takes every rank's block, which lies `from` bytes into its board, to the range `here` of that
+    /// rank's part of `output`.
+    fn collect(
+        &mut self,
+        output: &mut [u8],
+        part: usize,
+        here: &std::ops::Range<usize>,
+        from: usize,
+    ) {
+        for rank in 0..self.ranks() {
+            let start = rank * part;
+            if let Some(out) = output.get_mut(start + here.start..start + here.end) {
+                self.read(rank, from, out);
+                self.taken += if rank == self.me { 0 } else { out.len() as u64 };
+            }
+        }
     }
 
     pub(crate) fn all_gather(
@@ -268,18 +276,8 @@ impl Flat {
             let here = (at * BOARD).min(part)..((at + 1) * BOARD).min(part);
             self.block += 1;
             self.write(0, input.get(here.clone()).unwrap_or_default());
-            if at == 0 {
-                self.open(patience)?
-            } else {
-                self.meet(patience)?
-            }
-            for rank in 0..self.ranks() {
-                let start = rank * part;
-                if let Some(out) = output.get_mut(start + here.start..start + here.end) {
-                    self.read(rank, 0, out);
-                    self.taken += if rank == self.me { 0 } else { out.len() as u64 };
-                }
-            }
+            self.enter(at, patience)?;
+            self.collect(output, part, &here, 0);
         }
         Ok(())
     }
@@ -298,11 +296,7 @@ impl Flat {
             if self.me == root {
                 self.write(0, block);
             }
-            if at == 0 {
-                self.open(patience)?
-            } else {
-                self.meet(patience)?
-            }
+            self.enter(at, patience)?;
             if self.me != root {
                 self.read(root, 0, block);
                 self.taken += block.len() as u64;

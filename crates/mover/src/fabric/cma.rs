@@ -64,7 +64,7 @@ impl Provider for Cma {
                 obstacles: Vec::new(),
                 visibility: Registration::visible_to_the_host(),
             }),
-            place => Err(vec![unreachable(place)]),
+            place => Err(vec![super::hops::no_copy(place)]),
         }
     }
 
@@ -85,11 +85,6 @@ impl Provider for Cma {
             probe: Probe::new().map_err(refused)?,
         }))
     }
-}
-
-fn unreachable(place: &Place) -> Obstacle {
-    Obstacle::blocks(Code::NotBuilt, format!("no CPU copy reaches {place}"))
-        .seen("place", place.to_string())
 }
 
 /// Random bytes at a known address, for the peer to read.

@@ -10,7 +10,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
 use crowfly_machine::usage;
-use crowfly_route::hop::{Carrier, Class, CpuWork, HostUse, Route};
+use crowfly_route::hop::{Class, CpuWork, Route};
 use crowfly_route::obstacle::{Code, Fix, Obstacle};
 use crowfly_route::place::Place;
 use crowfly_route::receipt::{CpuSeconds, Path};
@@ -290,27 +290,12 @@ impl Link for ShmLink {
         }
         match local.map(|region| region.backing().place()) {
             None | Some(Place::Host(_)) => Ok(()),
-            Some(place) => Err(vec![
-                Obstacle::blocks(Code::NotBuilt, format!("no CPU copy reaches {place}"))
-                    .seen("place", place.to_string()),
-            ]),
+            Some(place) => Err(vec![hops::no_copy(place)]),
         }
     }
 
     fn route(&self, _: Verb, from: Place, to: Place) -> Route {
-        let copy = hops::bare(
-            hops::stop(&from, HostUse::Application),
-            hops::stop(&to, HostUse::Application),
-            Carrier::Cpu {
-                work: CpuWork::UserCopy,
-            },
-        );
-        Route {
-            name: "shared-memory".into(),
-            from,
-            to,
-            hops: vec![copy],
-        }
+        hops::copied("shared-memory", CpuWork::UserCopy, from, to)
     }
 
     fn post(&self, op: Op) -> Result<Posted, Refusal> {

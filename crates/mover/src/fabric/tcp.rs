@@ -20,7 +20,7 @@ use super::descriptor::RegionDescriptor;
 use super::error::FabricError;
 use super::fields::{Reader, Writer};
 use super::handshake::{self, Agreed, Purpose, TOKEN};
-use super::hops::{bare, stop};
+use super::hops::stop;
 use super::identity::{Incarnation, SharedKey};
 use super::interfaces::{self, Address};
 use super::memory::{Backing, Span};
@@ -403,12 +403,12 @@ fn route(nic: &str, rate: Option<f64>, from: Place, to: Place) -> Route {
             rate: BytesPerSecond(rate),
             provenance: Provenance::LinkRate(format!("{nic}, as its driver reports it")),
         }),
-        ..bare(out.clone(), back.clone(), wire)
+        ..Hop::bare(out.clone(), back.clone(), wire)
     };
     let hops = vec![
-        bare(stop(&from, HostUse::Application), out, copy()),
+        Hop::bare(stop(&from, HostUse::Application), out, copy()),
         wire,
-        bare(back, stop(&to, HostUse::Application), copy()),
+        Hop::bare(back, stop(&to, HostUse::Application), copy()),
     ];
     Route {
         name: "sockets".into(),

@@ -433,13 +433,7 @@ fn bare_route(name: &str, from: &Place, to: &Place) -> Route {
     let copy = || Carrier::Cpu {
         work: CpuWork::UserCopy,
     };
-    let hop = |from: Stop, to: Stop, carrier| Hop {
-        from,
-        to,
-        carrier,
-        crosses: Vec::new(),
-        capacity: None,
-    };
+    let hop = Hop::bare;
     let own = HostUse::Application;
     let bounce = || Stop::Host {
         use_: HostUse::Bounce,

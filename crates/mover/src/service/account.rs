@@ -228,13 +228,7 @@ fn hops(doing: Doing, path: Path) -> Vec<Hop> {
         name: "drive".into(),
     };
     let host = |use_| Stop::Host { use_, numa: None };
-    let hop = |from, to, carrier| Hop {
-        from,
-        to,
-        carrier,
-        crosses: Vec::new(),
-        capacity: None,
-    };
+    let hop = Hop::bare;
     let dma = || Carrier::Dma {
         device: "drive".into(),
     };

@@ -98,7 +98,7 @@ pub(super) fn name(vendor: u16, device: u16) -> String {
 
 impl PciDevice {
     /// A function of which only the address is known.
-    pub(super) fn unseen(address: PciAddress, root: Option<RootComplex>) -> Self {
+    pub fn unseen(address: PciAddress, root: Option<RootComplex>) -> Self {
         Self {
             address,
             parent: None,

@@ -348,59 +348,36 @@ fn later(stream: *mut c_void, request: Later) -> Status {
     }
 }
 
-pub(super) unsafe extern "C" fn read_async(
-    file: *mut c_void,
-    base: *mut c_void,
-    len: *mut usize,
-    offset: *mut i64,
-    at: *mut i64,
-    done: *mut isize,
-    stream: *mut c_void,
-) -> Status {
-    {
-        begin!(_state, "cuFileReadAsync");
-    }
-    let (file, base, reads) = (file as u64, base as u64, true);
-    later(
-        stream,
-        Later {
-            file,
-            base,
-            len,
-            offset,
-            at,
-            done,
-            reads,
-        },
-    )
+macro_rules! later {
+    ($name:ident, $call:literal, reads: $reads:literal) => {
+        pub(super) unsafe extern "C" fn $name(
+            file: *mut c_void,
+            base: *mut c_void,
+            len: *mut usize,
+            offset: *mut i64,
+            at: *mut i64,
+            done: *mut isize,
+            stream: *mut c_void,
+        ) -> Status {
+            {
+                begin!(_state, $call);
+            }
+            let request = Later {
+                file: file as u64,
+                base: base as u64,
+                len,
+                offset,
+                at,
+                done,
+                reads: $reads,
+            };
+            later(stream, request)
+        }
+    };
 }
 
-pub(super) unsafe extern "C" fn write_async(
-    file: *mut c_void,
-    base: *mut c_void,
-    len: *mut usize,
-    offset: *mut i64,
-    at: *mut i64,
-    done: *mut isize,
-    stream: *mut c_void,
-) -> Status {
-    {
-        begin!(_state, "cuFileWriteAsync");
-    }
-    let (file, base, reads) = (file as u64, base as u64, false);
-    later(
-        stream,
-        Later {
-            file,
-            base,
-            len,
-            offset,
-            at,
-            done,
-            reads,
-        },
-    )
-}
+later!(read_async, "cuFileReadAsync", reads: true);
+later!(write_async, "cuFileWriteAsync", reads: false);
 
 pub(super) unsafe extern "C" fn batch_set_up(batch: *mut *mut c_void, _: c_uint) -> Status {
     begin!(state, "cuFileBatchIOSetUp");

@@ -46,6 +46,28 @@ struct Task<'a> {
     parts: Option<Parts<'a>>,
 }
 
+impl<'a> Task<'a> {
+    /// One that reduces nothing, begins at no rank and has parts of one size.
+    const fn new(
+        collective: Collective,
+        element: Element,
+        size: usize,
+        count: usize,
+        data: Data<'a>,
+    ) -> Self {
+        Self {
+            collective,
+            element,
+            reduction: None,
+            root: None,
+            size,
+            count,
+            data,
+            parts: None,
+        }
+    }
+}
+
 impl Group {
     /// Reduces everyone's numbers into one result, which everyone has in `data` afterwards.
     ///
@@ -61,14 +83,14 @@ impl Group {
         let count = numbers(Collective::AllReduce, data.len(), element)?;
         self.call(
             Task {
-                collective: Collective::AllReduce,
-                element,
                 reduction: Some(reduction),
-                root: None,
-                size: data.len(),
-                count,
-                data: Data::Here(data),
-                parts: None,
+                ..Task::new(
+                    Collective::AllReduce,
+                    element,
+                    data.len(),
+                    count,
+                    Data::Here(data),
+                )
             },
             options,
         )
@@ -92,14 +114,14 @@ impl Group {
         fits(collective, input.len(), output.len() * self.size())?;
         self.call(
             Task {
-                collective,
-                element,
                 reduction: Some(reduction),
-                root: None,
-                size: input.len(),
-                count,
-                data: Data::FromTo(input, output),
-                parts: None,
+                ..Task::new(
+                    collective,
+                    element,
+                    input.len(),
+                    count,
+                    Data::FromTo(input, output),
+                )
             },
             options,
         )
@@ -120,16 +142,13 @@ impl Group {
         let count = numbers(collective, input.len(), element)?;
         fits(collective, output.len(), input.len() * self.size())?;
         self.call(
-            Task {
+            Task::new(
                 collective,
                 element,
-                reduction: None,
-                root: None,
-                size: output.len(),
+                output.len(),
                 count,
-                data: Data::FromTo(input, output),
-                parts: None,
-            },
+                Data::FromTo(input, output),
+            ),
             options,
         )
     }
@@ -153,14 +172,8 @@ impl Group {
         }
         self.call(
             Task {
-                collective,
-                element,
-                reduction: None,
                 root: Some(root),
-                size: data.len(),
-                count,
-                data: Data::Here(data),
-                parts: None,
+                ..Task::new(collective, element, data.len(), count, Data::Here(data))
             },
             options,
         )
@@ -189,14 +202,14 @@ impl Group {
             .collect();
         self.call(
             Task {
-                collective,
-                element,
-                reduction: None,
-                root: None,
-                size: output.len(),
-                count,
-                data: Data::FromTo(input, output),
                 parts: Some((&parts, &parts)),
+                ..Task::new(
+                    collective,
+                    element,
+                    output.len(),
+                    count,
+                    Data::FromTo(input, output),
+                )
             },
             options,
         )
@@ -224,15 +237,15 @@ impl Group {
         };
         self.call(
             Task {
-                collective,
-                element,
-                reduction: None,
-                root: None,
-                size: output.len(),
-                // What it is differs from rank to rank.
-                count: usize::MAX,
-                data: Data::FromTo(input, output),
                 parts: Some((&to, &from)),
+                // What it is differs from rank to rank.
+                ..Task::new(
+                    collective,
+                    element,
+                    output.len(),
+                    usize::MAX,
+                    Data::FromTo(input, output),
+                )
             },
             options,
         )
@@ -244,16 +257,7 @@ impl Group {
     /// [`CollectiveError`].
     pub fn barrier(&mut self, options: CallOptions) -> Result<CollectiveReceipt, CollectiveError> {
         self.call(
-            Task {
-                collective: Collective::Barrier,
-                element: Element::U8,
-                reduction: None,
-                root: None,
-                size: 0,
-                count: 0,
-                data: Data::Here(&mut []),
-                parts: None,
-            },
+            Task::new(Collective::Barrier, Element::U8, 0, 0, Data::Here(&mut [])),
             options,
         )
     }

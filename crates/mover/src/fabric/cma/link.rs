@@ -6,13 +6,13 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
 use crowfly_machine::usage;
-use crowfly_route::hop::{Carrier, CpuWork, HostUse, Route};
+use crowfly_route::hop::{CpuWork, Route};
 use crowfly_route::obstacle::{Code, Fix, Obstacle};
 use crowfly_route::place::Place;
 use crowfly_route::receipt::{CpuSeconds, Path};
 use rustix::process::Pid;
 
-use super::{CmaEndpoint, NAME, Probe, unreachable};
+use super::{CmaEndpoint, NAME, Probe};
 use crate::fabric::conn::{Conn, Frame, Handler, Incoming};
 use crate::fabric::copier::Copier;
 use crate::fabric::descriptor::RegionDescriptor;
@@ -398,24 +398,12 @@ impl Link for CmaLink {
         }
         match local.map(|region| region.backing().place()) {
             None | Some(Place::Host(_)) => Ok(()),
-            Some(place) => Err(vec![unreachable(place)]),
+            Some(place) => Err(vec![hops::no_copy(place)]),
         }
     }
 
     fn route(&self, _: Verb, from: Place, to: Place) -> Route {
-        let copy = hops::bare(
-            hops::stop(&from, HostUse::Application),
-            hops::stop(&to, HostUse::Application),
-            Carrier::Cpu {
-                work: CpuWork::KernelCopy,
-            },
-        );
-        Route {
-            name: "cross-memory".into(),
-            from,
-            to,
-            hops: vec![copy],
-        }
+        hops::copied("cross-memory", CpuWork::KernelCopy, from, to)
     }
 
     fn post(&self, op: Op) -> Result<Posted, Refusal> {

@@ -7,7 +7,7 @@ use crowfly_route::hop::{Route, Stop};
 use crowfly_route::place::Place;
 use crowfly_route::units::BytesPerSecond;
 
-use crate::fabric::hops::{bare as hop, stop};
+use crate::fabric::hops::stop;
 
 /// Two ports and what joins them.
 pub(super) struct Cable<'a> {
@@ -63,7 +63,7 @@ pub(super) fn route(cable: &Cable<'_>, from: Place, to: Place) -> Route {
             rate,
             provenance: Provenance::LinkRate(format!("{}, as its port reports it", cable.ours)),
         }),
-        ..hop(
+        ..Hop::bare(
             at(&from, near),
             at(&to, far),
             Carrier::Wire {
@@ -72,13 +72,13 @@ pub(super) fn route(cable: &Cable<'_>, from: Place, to: Place) -> Route {
         )
     };
     let hops = vec![
-        hop(
+        Hop::bare(
             stop(&from, HostUse::Application),
             at(&from, near),
             carrier(near),
         ),
         wire,
-        hop(at(&to, far), stop(&to, HostUse::Application), carrier(far)),
+        Hop::bare(at(&to, far), stop(&to, HostUse::Application), carrier(far)),
     ];
     Route {
         name: if cable.software {
