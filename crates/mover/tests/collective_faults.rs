@@ -326,6 +326,16 @@ fn a_rank_that_leaves_after_its_last_call_disturbs_nobody() {
 }
 
 #[test]
+fn a_rank_that_leaves_as_soon_as_the_group_is_formed_does_not_keep_others_from_forming_it() {
+    for _ in 0..20 {
+        for spread in [Spread::Shared, Spread::Tcp] {
+            let sizes = ranks(3, spread, |group| group.size());
+            assert_eq!(sizes, [3; 3]);
+        }
+    }
+}
+
+#[test]
 fn a_group_whose_ranks_disagreed_can_be_formed_anew_with_all_of_them() {
     ranks(3, Spread::Tcp, |group| {
         let count = 10 + group.rank() / 2;

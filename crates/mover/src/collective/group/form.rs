@@ -18,6 +18,8 @@ use crate::fabric::{Access, Backing, Buffer, Fabric, FabricError};
 
 /// The number of the group of all ranks.
 const WORLD: u64 = 0;
+/// In the place of a child's ordinal, which counts from 1: what the ranks say when they have joined.
+const JOINED: u64 = 0;
 
 /// What the ranks of one host have in common, and others do not: the boot of the kernel, the network
 /// namespace in which they find each other's socket, and the user.
@@ -149,7 +151,7 @@ impl Group {
             imm: mesh.imms(IMMS * u32::try_from(ranks).unwrap_or(u32::MAX)),
         };
         let our_imm = card.imm;
-        let cards = mesh.exchange(id, &members, card, until)?;
+        let cards = mesh.exchange(id, &members, card.clone(), until)?;
         let keys: Vec<&str> = cards.iter().map(|card| card.host.as_str()).collect();
         let hosts = Hosts::of(&keys);
         let ours = Arc::clone(arena.backing());
@@ -197,6 +199,8 @@ impl Group {
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
         let roomy = hosts.around(me).0.len() <= cores;
         mesh.councils.insert(&council);
+        // Nobody may leave before everybody has mapped its memory.
+        mesh.exchange(number_of(id, JOINED, &members), &members, card, until)?;
         Ok(Self {
             mesh,
             settings,
