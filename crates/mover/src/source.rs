@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use crowfly_route::obstacle::{Code, Fix, Obstacle};
 use crowfly_route::units::NumaNode;
-use rustix::fs::{AtFlags, StatxFlags};
+use rustix::fs::{AtFlags, FileType, StatxFlags};
 
 use crate::checkpoint::{NotAFile, Stamp, not_a_file};
 use crate::error::{NO_SIZE, TransferError};
@@ -302,7 +302,11 @@ pub(crate) fn open_direct(buffered: &File, name: &str, access: Access) -> Result
             "Keep the file on a file system that supports O_DIRECT, such as ext4 or xfs on NVMe.",
         ))
     };
-    if let Ok(stat) = rustix::fs::fstatfs(buffered)
+    // A device's file lies in devtmpfs, which says nothing about the device.
+    let is_device = rustix::fs::fstat(buffered)
+        .is_ok_and(|stat| FileType::from_raw_mode(stat.st_mode) == FileType::BlockDevice);
+    if !is_device
+        && let Ok(stat) = rustix::fs::fstatfs(buffered)
         && let Some((_, fs)) = MEMORY_FILE_SYSTEMS
             .iter()
             .find(|(magic, _)| *magic == stat.f_type as u64 & 0xffff_ffff)
