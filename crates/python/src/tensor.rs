@@ -231,9 +231,12 @@ impl TensorBase {
         let to_host = here.device_type != abi::CPU && dl_device == Some((abi::CPU, 0));
         let elsewhere = |(kind, id)| (kind, id) != (here.device_type, here.device_id);
         if dl_device.is_some_and(elsewhere) && !to_host {
+            let place = match self.view.on_gpu() {
+                true => format!("the memory of {}", self.view.place()),
+                false => "host memory".to_owned(),
+            };
             return Err(PyBufferError::new_err(format!(
-                "this tensor is in {}; the consumer has to move it to its device",
-                self.view.place()
+                "this tensor is in {place}; the consumer has to move it to its device"
             )));
         }
         let copied = copy == Some(true) || to_host;
