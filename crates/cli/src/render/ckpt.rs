@@ -10,7 +10,7 @@ use super::text::{count, harmless, wrap};
 use crate::commands::ckpt::diff::{Comparison, Differing, Kind};
 use crate::commands::ckpt::ls::{Listing, Row};
 use crate::commands::ckpt::prune::Pruning;
-use crate::commands::ckpt::verify::{Verdict, Verification};
+use crate::commands::ckpt::verify::{State, Verdict, Verification};
 use crate::path::shown;
 
 /// A listing in at most `columns` columns.
