@@ -23,6 +23,7 @@ use crowfly_route::units::PciAddress;
 mod copy;
 pub mod queued;
 
+pub(crate) use copy::no_peer_access;
 pub use copy::{CopyRequest, To, copy};
 pub use crowfly_machine::gpu::{DeviceMemory, Stream};
 

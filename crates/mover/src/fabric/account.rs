@@ -5,17 +5,18 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use crowfly_route::hop::{Class, Route};
-use crowfly_route::obstacle::Effect;
+use crowfly_route::obstacle::{Effect, Obstacle};
 use crowfly_route::place::{Memory, Place};
 use crowfly_route::receipt::{
-    CpuSeconds, RECEIPT_SCHEMA, Receipt, Share, Verification, Visibility,
+    CpuSeconds, Path, RECEIPT_SCHEMA, Receipt, Share, Verification, Visibility,
 };
 use crowfly_route::units::Bytes;
 
 use super::flight::Flight;
+use super::hops;
 use super::identity::Incarnation;
 use super::port::CHECKED_FROM;
-use super::provider::{RailId, Registration, Verb};
+use super::provider::{Flush, RailId, Registration, Verb};
 use super::rail::RailState;
 use super::transfer::{Checked, Delivery, NicShare};
 
@@ -38,7 +39,7 @@ pub(crate) fn delivery(
     let used = flight.moved.iter();
     for (id, bytes, known) in used.filter_map(|(id, bytes)| Some((id, *bytes, rails.get(id)?))) {
         let rail = &known.rail;
-        let route = rail.link.route(flight.order.verb, from.clone(), to.clone());
+        let route = route_of(flight, known, &from, &to);
         let class = route.class();
         match shares.iter_mut().find(|share| share.path == rail.path) {
             Some(share) => share.bytes += Bytes(bytes),
@@ -65,8 +66,7 @@ pub(crate) fn delivery(
     let route = carried.map(|(_, route)| route).or_else(|| {
         // Nothing moved: the way it would have gone.
         let first = flight.tiers.first()?.first()?;
-        let link = &rails.get(first)?.rail.link;
-        Some(link.route(flight.order.verb, from.clone(), to.clone()))
+        Some(route_of(flight, rails.get(first)?, &from, &to))
     });
     let route = route.unwrap_or_else(|| Route {
         name: "none".into(),
@@ -98,6 +98,43 @@ pub(crate) fn delivery(
         nics,
         left_out: flight.left_out.clone(),
     }
+}
+
+fn detour(flight: &Flight, known: &RailState) -> Option<Obstacle> {
+    let order = &flight.order;
+    let link = &known.rail.link;
+    link.detour(order.verb, order.local.as_deref(), order.remote.as_deref())
+}
+
+/// The hops of what a rail carries of a flight, its detour included.
+fn route_of(flight: &Flight, known: &RailState, from: &Place, to: &Place) -> Route {
+    let verb = flight.order.verb;
+    let route = known.rail.link.route(verb, from.clone(), to.clone());
+    match detour(flight, known) {
+        Some(_) => hops::through_host(route),
+        None => route,
+    }
+}
+
+/// Notes why bytes of a GPU passed host memory, where they did.
+pub(crate) fn note_detours(flight: &mut Flight, rails: &BTreeMap<RailId, RailState>) {
+    let used = flight.moved.keys().filter_map(|id| rails.get(id));
+    let found: Vec<Obstacle> = used.filter_map(|known| detour(flight, known)).collect();
+    found.into_iter().for_each(|obstacle| flight.met(obstacle));
+}
+
+/// What makes visible to the memory's device what NICs of this host wrote into it.
+pub(crate) fn flushes(flight: &Flight, rails: &BTreeMap<RailId, RailState>) -> Vec<Flush> {
+    let local = flight.order.local.as_ref();
+    let Some(region) = local.filter(|_| flight.order.verb == Verb::Read) else {
+        return Vec::new();
+    };
+    let used = flight.moved.keys().filter_map(|id| rails.get(id));
+    let registrations =
+        used.filter_map(|known| region.registration(known.rail.path, &known.rail.nic));
+    registrations
+        .filter_map(|known| known.flush.clone())
+        .collect()
 }
 
 /// What the port's own counters say of the bytes that a rail moved.
@@ -169,26 +206,44 @@ fn visibility(flight: &Flight, to: &Place, nics: &[NicShare]) -> Visibility {
         return Registration::visible_to_the_host();
     }
     let unknown = |why: &str| Visibility::Unknown(why.into());
+    if !nics.iter().any(|used| used.path == Path::Verbs) {
+        // Threads of the two processes have the GPU copy, and wait for it.
+        return Registration::copied_by_the_gpu();
+    }
     let Some(region) = flight
         .order
         .local
         .as_ref()
         .filter(|_| flight.order.verb == Verb::Read)
     else {
-        return unknown("the peer knows how its device sees what a NIC writes, and was not asked");
+        return unknown(
+            "the peer flushes before it counts a value or hands over a message; whether it has was not asked",
+        );
     };
     let said = nics.iter().map(|used| {
         let known = region.registration(used.path, &used.nic);
         known.map_or_else(
             || unknown("the memory is not registered with the NIC that wrote it"),
-            |registration| registration.visibility.clone(),
+            |registration| match registration.flush {
+                // What comes of it is told when it has been done.
+                Some(_) => Visibility::NotNeeded("nothing was written".into()),
+                None => registration.visibility.clone(),
+            },
         )
     });
+    let nothing = || Visibility::NotNeeded("nothing was written".into());
+    said.reduce(less_certain).unwrap_or_else(nothing)
+}
+
+/// The less certain of two; of two that are as certain the first.
+pub(crate) fn less_certain(one: Visibility, other: Visibility) -> Visibility {
     let doubt = |visibility: &Visibility| match visibility {
         Visibility::Unknown(_) => 2,
         Visibility::Flushed(_) => 1,
         Visibility::NotNeeded(_) => 0,
     };
-    let nothing = || Visibility::NotNeeded("nothing was written".into());
-    said.max_by_key(doubt).unwrap_or_else(nothing)
+    match doubt(&other) > doubt(&one) {
+        true => other,
+        false => one,
+    }
 }

@@ -11,11 +11,13 @@ use std::time::Duration;
 
 use crowfly_route::hop::Class;
 use crowfly_route::policy::Policy;
+use crowfly_route::receipt::Visibility;
 
+use super::account;
 use super::error::FabricError;
 use super::flight::{Flight, Order};
 use super::identity::Incarnation;
-use super::provider::{Chore, FlightId, OpError, OpId, RailId};
+use super::provider::{Chore, FlightId, Flush, OpError, OpId, RailId};
 use super::rail::{Missing, Rail, RailReport, RailState, allows};
 use super::transfer::{Canceller, Outcome, Slot};
 
@@ -52,7 +54,40 @@ struct State {
     /// While a transfer is being started: its number, and what its own thread is to do for it.
     starting: Option<(FlightId, Vec<Chore>)>,
     /// Ended flights, to be told once the lock is let go of.
-    ended: Vec<(Arc<Slot>, Outcome)>,
+    ended: Vec<Ended>,
+}
+
+/// The end of a flight.
+struct Ended {
+    slot: Arc<Slot>,
+    outcome: Outcome,
+    /// What makes visible to the memory's device what NICs wrote into it.
+    flushes: Vec<Flush>,
+}
+
+impl Ended {
+    const fn failed(slot: Arc<Slot>, error: FabricError) -> Self {
+        Self {
+            slot,
+            outcome: Err(error),
+            flushes: Vec::new(),
+        }
+    }
+
+    fn tell(mut self) {
+        if let Ok(delivery) = &mut self.outcome {
+            let mut found = self.flushes.iter().map(|flush| flush());
+            if let Some(first) = found.next() {
+                let worst = found.fold(first, account::less_certain);
+                let known = delivery.receipt.visibility.clone();
+                delivery.receipt.visibility = match known {
+                    Visibility::NotNeeded(_) => worst,
+                    known => account::less_certain(known, worst),
+                };
+            }
+        }
+        self.slot.put(self.outcome);
+    }
 }
 
 /// All transfers with one peer.
@@ -86,9 +121,7 @@ impl Scheduler {
         let result = step(&mut state);
         let ended = std::mem::take(&mut state.ended);
         drop(state);
-        for (slot, outcome) in ended {
-            slot.put(outcome);
-        }
+        ended.into_iter().for_each(Ended::tell);
         result
     }
 

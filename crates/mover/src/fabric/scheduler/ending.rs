@@ -3,9 +3,10 @@
 use std::time::Duration;
 
 use crowfly_route::hop::Class;
+use crowfly_route::obstacle::Obstacle;
 use crowfly_route::units::Bytes;
 
-use super::{MAX_RETRIES, RELEASE_GRACE, State};
+use super::{Ended, MAX_RETRIES, RELEASE_GRACE, State};
 use crate::fabric::account;
 use crate::fabric::error::FabricError;
 use crate::fabric::flight::{Flight, Piece};
@@ -43,6 +44,7 @@ impl State {
                 known.totals.failed_ops += 1;
                 self.fail(entry.flight, error);
             }
+            Err(OpError::Elsewhere(found)) => return self.go_elsewhere(rail, entry, found),
             Err(OpError::Rail(why)) => {
                 known.totals.failed_ops += 1;
                 let once = known.rail.link.limits().imm_once;
@@ -52,6 +54,37 @@ impl State {
             }
         }
         self.settle(entry.flight);
+    }
+
+    /// Puts a piece that a rail cannot carry back, for rails that can; the flight asks this one no more.
+    fn go_elsewhere(&mut self, rail: RailId, entry: InFlight, found: Vec<Obstacle>) {
+        let peer = self.peer.to_string();
+        let Some(flight) = self.flights.get_mut(&entry.flight) else {
+            return;
+        };
+        found.into_iter().for_each(|obstacle| flight.met(obstacle));
+        for tier in &mut flight.tiers {
+            tier.retain(|known| *known != rail);
+        }
+        flight.tiers.retain(|tier| !tier.is_empty());
+        if flight.tiers.is_empty() && flight.ending.is_none() {
+            let error = FabricError::Refused {
+                peer,
+                policy: flight.order.policy,
+                obstacles: flight.obstacles.clone(),
+            };
+            return self.fail(entry.flight, error);
+        }
+        if flight.ending.is_some() {
+            return self.settle(entry.flight);
+        }
+        flight.put_back(Piece {
+            segments: entry.segments,
+            imm: entry.imm,
+        });
+        if !self.waiting.contains(&entry.flight) {
+            self.waiting.push_back(entry.flight);
+        }
     }
 
     /// Puts a piece that a failed rail dropped back, for another rail.
@@ -205,11 +238,17 @@ impl State {
             return;
         };
         self.waiting.retain(|waiting| *waiting != id);
-        let outcome = match flight.ending.take() {
-            Some(error) => Err(error),
-            None => Ok(account::delivery(&flight, self.peer, &self.rails, self.now)),
-        };
-        self.ended.push((flight.slot, outcome));
+        self.ended.push(match flight.ending.take() {
+            Some(error) => Ended::failed(flight.slot, error),
+            None => {
+                account::note_detours(&mut flight, &self.rails);
+                Ended {
+                    outcome: Ok(account::delivery(&flight, self.peer, &self.rails, self.now)),
+                    flushes: account::flushes(&flight, &self.rails),
+                    slot: flight.slot,
+                }
+            }
+        });
     }
 
     pub(super) fn overdue(&mut self) {

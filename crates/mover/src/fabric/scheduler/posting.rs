@@ -3,9 +3,10 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use crowfly_route::hop::Class;
 use crowfly_route::policy::Policy;
 
-use super::{MAX_FLIGHTS, STRIPE, State};
+use super::{Ended, MAX_FLIGHTS, STRIPE, State};
 use crate::fabric::error::FabricError;
 use crate::fabric::flight::{Flight, Order, Piece};
 use crate::fabric::nics::Near;
@@ -14,24 +15,27 @@ use crate::fabric::provider::{FlightId, Op, OpError, OpId, Posted, RailId, Refus
 use crate::fabric::rail::{InFlight, RailState, allows, asked_for, rail_failed, rank};
 use crate::fabric::transfer::{LeftOut, Slot};
 
+/// What decides which rails carry a transfer: whether they take it past a GPU's detour, how straight
+/// their path is, how near their NIC is.
+type Tier = (bool, u8, Near);
+
 impl State {
     pub(super) fn start(&mut self, id: FlightId, order: Order, slot: Arc<Slot>) {
         if let Some(why) = &self.lost {
             let (peer, why) = (self.peer, why.clone());
-            return self
-                .ended
-                .push((slot, Err(FabricError::PeerLost { peer, why })));
+            let error = FabricError::PeerLost { peer, why };
+            return self.ended.push(Ended::failed(slot, error));
         }
         if self.flights.len() >= MAX_FLIGHTS {
             let full = FabricError::QueueFull {
                 what: "transfers with one peer",
                 limit: MAX_FLIGHTS,
             };
-            return self.ended.push((slot, Err(full)));
+            return self.ended.push(Ended::failed(slot, full));
         }
         let mut flight = Flight::new(order, slot, self.now);
         if let Err(error) = self.choose_rails(&mut flight) {
-            return self.ended.push((flight.slot, Err(error)));
+            return self.ended.push(Ended::failed(flight.slot, error));
         }
         let look = flight.total() >= CHECKED_FROM;
         for (rail, known) in &self.rails {
@@ -48,7 +52,7 @@ impl State {
     fn choose_rails(&self, flight: &mut Flight) -> Result<(), FabricError> {
         let order = &flight.order;
         let place = order.local.as_ref().map(|region| region.backing().place());
-        let mut tiers: BTreeMap<(u8, Near), Vec<RailId>> = BTreeMap::new();
+        let mut tiers: BTreeMap<Tier, Vec<RailId>> = BTreeMap::new();
         let mut obstacles = Vec::new();
         for id in self.latest().into_values() {
             let Some(known) = self.rails.get(&id) else {
@@ -58,25 +62,35 @@ impl State {
                 obstacles.push(rail_failed(&known.rail, why));
                 continue;
             }
-            if !allows(order.policy, known.class) {
-                if order.policy != Policy::Require {
-                    obstacles.push(asked_for(&known.rail, order.policy));
+            let link = &known.rail.link;
+            let (local, remote) = (order.local.as_deref(), order.remote.as_deref());
+            let detour = link.detour(order.verb, local, remote);
+            let class = match (&detour, known.class) {
+                (Some(_), Class::Direct) => Class::Staged,
+                (_, class) => class,
+            };
+            let detoured = detour.is_some();
+            if !allows(order.policy, class) {
+                match order.policy {
+                    Policy::Require => obstacles.extend(detour),
+                    policy => obstacles.push(asked_for(&known.rail, policy)),
                 }
                 continue;
             }
-            let link = &known.rail.link;
-            match link.reaches(order.local.as_deref(), order.remote.as_deref()) {
+            match link.reaches(local, remote) {
                 Ok(()) => {
                     let near = known.rail.nearness.to(place);
-                    let tier = (rank(known.rail.path), near);
+                    let tier = (detoured, rank(known.rail.path), near);
                     tiers.entry(tier).or_default().push(id);
                 }
                 Err(found) => obstacles.extend(found),
             }
         }
-        if let Some((best, near)) = tiers.keys().next().copied() {
-            let better = self.missing.iter().filter(|m| rank(m.path) < best);
-            obstacles.extend(better.map(|missing| missing.obstacle.clone()));
+        if let Some((detoured, best, near)) = tiers.keys().next().copied() {
+            // By a detour even a path that is otherwise better is none.
+            let better = |path| rank(path) < best || detoured;
+            let missing = self.missing.iter().filter(|m| better(m.path));
+            obstacles.extend(missing.map(|missing| missing.obstacle.clone()));
             flight.left_out = self.standing_by(&tiers, best, near);
         }
         flight.tiers = tiers.into_values().collect();
@@ -97,14 +111,15 @@ impl State {
     /// The rails of the path that carries which are farther from the memory than the nearest.
     fn standing_by(
         &self,
-        tiers: &BTreeMap<(u8, Near), Vec<RailId>>,
+        tiers: &BTreeMap<Tier, Vec<RailId>>,
         best: u8,
         near: Near,
     ) -> Vec<LeftOut> {
         let farther = tiers
             .iter()
-            .filter(|((path, away), _)| *path == best && *away != near);
-        let rails = farther.flat_map(|((_, away), rails)| rails.iter().map(move |id| (away, id)));
+            .filter(|((_, path, away), _)| *path == best && *away != near);
+        let rails =
+            farther.flat_map(|((_, _, away), rails)| rails.iter().map(move |id| (away, id)));
         rails
             .filter_map(|(away, id)| {
                 let rail = &self.rails.get(id)?.rail;
@@ -219,6 +234,7 @@ impl State {
             remote: flight.order.remote.clone(),
             segments: piece.segments,
             imm: piece.imm.map(|imm| (imm, id)),
+            straight: flight.order.policy == Policy::Require,
         };
         self.next_op += 1;
         let entry = InFlight {

@@ -6,6 +6,7 @@ impl ShmLink {
     /// Copies an op's bytes.
     pub(super) fn copy(&self, op: &Op, mapped: &Mapped) -> Result<(), FabricError> {
         let gone = FabricError::NoSuchRegion { peer: self.peer };
+        let memory = mapped.memory.as_ref().ok_or(gone.clone())?;
         let local = op.local.as_ref().ok_or(FabricError::Deregistered)?;
         // Only a transfer of twice that size or more is cut into pieces so large.
         let caches = if op.bytes() >= u64::from(OP_BYTES) {
@@ -22,12 +23,12 @@ impl ShmLink {
                     Some(start..start.checked_add(step as usize)?)
                 };
                 let ours = part(segment.local).and_then(|range| local.region.span(range));
-                let theirs = part(segment.remote).and_then(|range| mapped.memory.span(range));
+                let theirs = part(segment.remote).and_then(|range| memory.span(range));
                 let (Some(ours), Some(theirs)) = (ours, theirs) else {
                     return Err(FabricError::OutOfBounds {
                         start: segment.remote,
                         end: segment.remote + u64::from(segment.len),
-                        len: mapped.memory.len() as u64,
+                        len: memory.len() as u64,
                     });
                 };
                 let _link = self.gate.enter().ok_or(FabricError::Cancelled)?;
@@ -42,7 +43,13 @@ impl ShmLink {
                     Verb::Write => "remote writes",
                     Verb::Read => "local writes",
                 };
-                copied.map_err(|_| FabricError::NotAllowed { what })?;
+                copied.map_err(|error| match error.kind() {
+                    std::io::ErrorKind::PermissionDenied => FabricError::NotAllowed { what },
+                    _ => FabricError::GpuFailed {
+                        gpu: local.region.backing().place().to_string(),
+                        why: error.to_string(),
+                    },
+                })?;
                 done += step;
             }
         }
