@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use crowfly_route::hop::{Class, Route};
-use crowfly_route::obstacle::{Effect, Obstacle};
+use crowfly_route::obstacle::{Code, Effect, Obstacle};
 use crowfly_route::place::{Memory, Place};
 use crowfly_route::receipt::{
     CpuSeconds, Path, RECEIPT_SCHEMA, Receipt, Share, Verification, Visibility,
@@ -120,7 +120,13 @@ fn route_of(flight: &Flight, known: &RailState, from: &Place, to: &Place) -> Rou
 pub(crate) fn note_detours(flight: &mut Flight, rails: &BTreeMap<RailId, RailState>) {
     let used = flight.moved.keys().filter_map(|id| rails.get(id));
     let found: Vec<Obstacle> = used.filter_map(|known| detour(flight, known)).collect();
-    found.into_iter().for_each(|obstacle| flight.met(obstacle));
+    for obstacle in found {
+        match obstacle.code {
+            // What the path is like; what stood in the way of straighter ones says more.
+            Code::GpuThroughHost => flight.met(obstacle),
+            _ => flight.obstacles.insert(0, obstacle),
+        }
+    }
 }
 
 /// What makes visible to the memory's device what NICs of this host wrote into it.

@@ -98,6 +98,15 @@ pub(super) const fn gpu_of(place: &Place) -> Option<(u32, bool)> {
     }
 }
 
+/// The host memory of the machine that a place is on.
+pub(super) fn host_of(place: &Place) -> Place {
+    match place {
+        Place::Gpu(_) => Place::Host(None),
+        Place::Remote(Memory::Gpu(_)) => Place::Remote(Memory::Host(None)),
+        other => other.clone(),
+    }
+}
+
 /// Why a GPU's bytes pass host memory on a path.
 pub(super) fn behind_host(path: &str, gpu: &Place, why: &str) -> Obstacle {
     Obstacle::blocks(

@@ -20,7 +20,7 @@ use super::descriptor::RegionDescriptor;
 use super::error::FabricError;
 use super::fields::{Reader, Writer};
 use super::handshake::{self, Agreed, Purpose, TOKEN};
-use super::hops::stop;
+use super::hops::{host_of, stop};
 use super::identity::{Incarnation, SharedKey};
 use super::interfaces::{self, Address};
 use super::memory::{Backing, Span};
@@ -396,8 +396,8 @@ fn route(nic: &str, rate: Option<f64>, from: Place, to: Place) -> Route {
         "Ethernet"
     };
     let (out, back) = (
-        stop(&from, HostUse::SocketBuffer),
-        stop(&to, HostUse::SocketBuffer),
+        stop(&host_of(&from), HostUse::SocketBuffer),
+        stop(&host_of(&to), HostUse::SocketBuffer),
     );
     let cable = Crossing {
         link: nic.to_owned(),

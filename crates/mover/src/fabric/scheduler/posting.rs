@@ -4,7 +4,9 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use crowfly_route::hop::Class;
+use crowfly_route::obstacle::Obstacle;
 use crowfly_route::policy::Policy;
+use crowfly_route::receipt::Path;
 
 use super::{Ended, MAX_FLIGHTS, STRIPE, State};
 use crate::fabric::error::FabricError;
@@ -53,16 +55,16 @@ impl State {
         let order = &flight.order;
         let place = order.local.as_ref().map(|region| region.backing().place());
         let mut tiers: BTreeMap<Tier, Vec<RailId>> = BTreeMap::new();
-        let mut obstacles = Vec::new();
+        let mut met: Vec<(Path, Vec<Obstacle>)> = Vec::new();
         for id in self.latest().into_values() {
             let Some(known) = self.rails.get(&id) else {
                 continue;
             };
+            let (path, link) = (known.rail.path, &known.rail.link);
             if let Some(why) = &known.down {
-                obstacles.push(rail_failed(&known.rail, why));
+                met.push((path, vec![rail_failed(&known.rail, why)]));
                 continue;
             }
-            let link = &known.rail.link;
             let (local, remote) = (order.local.as_deref(), order.remote.as_deref());
             let detour = link.detour(order.verb, local, remote);
             let class = match (&detour, known.class) {
@@ -71,23 +73,30 @@ impl State {
             };
             let detoured = detour.is_some();
             if !allows(order.policy, class) {
-                match order.policy {
-                    Policy::Require => obstacles.extend(detour),
-                    policy => obstacles.push(asked_for(&known.rail, policy)),
-                }
+                let why = match order.policy {
+                    Policy::Require => detour,
+                    policy => Some(asked_for(&known.rail, policy)),
+                };
+                met.push((path, why.into_iter().collect()));
                 continue;
             }
             match link.reaches(local, remote) {
                 Ok(()) => {
                     let near = known.rail.nearness.to(place);
-                    let tier = (detoured, rank(known.rail.path), near);
+                    let tier = (detoured, rank(path), near);
                     tiers.entry(tier).or_default().push(id);
                 }
-                Err(found) => obstacles.extend(found),
+                Err(found) => met.push((path, found)),
             }
         }
-        if let Some((detoured, best, near)) = tiers.keys().next().copied() {
-            // By a detour even a path that is otherwise better is none.
+        let best = tiers.keys().next().copied();
+        // By a detour even a path that is otherwise better is none.
+        let better = |path| best.is_none_or(|(detoured, best, _)| detoured || rank(path) <= best);
+        let mut obstacles: Vec<Obstacle> = Vec::new();
+        for (_, found) in met.into_iter().filter(|(path, _)| better(*path)) {
+            obstacles.extend(found);
+        }
+        if let Some((detoured, best, near)) = best {
             let better = |path| rank(path) < best || detoured;
             let missing = self.missing.iter().filter(|m| better(m.path));
             obstacles.extend(missing.map(|missing| missing.obstacle.clone()));

@@ -60,6 +60,7 @@ impl Events for Heard {
             Ok(()) => Said::Done(op.0),
             Err(OpError::Op(error)) => Said::Failed(op.0, error.code().into()),
             Err(OpError::Rail(why)) => Said::Failed(op.0, why),
+            Err(OpError::Elsewhere(_)) => Said::Failed(op.0, "elsewhere".into()),
         });
     }
 
