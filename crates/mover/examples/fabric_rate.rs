@@ -107,23 +107,19 @@ fn measure(path: &str, write: bool, size: usize, seconds: f64) -> Result<(), Box
     let mut cpu = 0.0;
     let mut moved = 0u64;
     let mut settle = |transfer: Transfer| -> Result<(), Box<dyn Error>> {
-        let receipt = transfer.wait()?.receipt;
-        assert!(
-            receipt
-                .shares
-                .iter()
-                .all(|share| share.path.as_str() == path),
-            "a detour"
-        );
-        cpu += receipt.cpu.total();
-        moved += receipt.requested.0;
+        let delivery = transfer.wait()?;
+        let mut paths = delivery.paths();
+        assert!(paths.all(|(used, _)| used.as_str() == path), "a detour");
+        cpu += delivery.cpu().total();
+        moved += delivery.bytes().0;
         Ok(())
     };
+    let parts = parts();
     let began = Instant::now();
     let mut running = VecDeque::new();
     let mut turn = 0;
     while began.elapsed().as_secs_f64() < seconds {
-        let start = (turn % parts()) * size;
+        let start = (turn % parts) * size;
         turn += 1;
         let here = region.slice(start..start + size)?;
         let there = remote.slice(start as u64..(start + size) as u64)?;

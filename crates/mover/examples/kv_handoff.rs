@@ -127,7 +127,7 @@ fn prefill(folder: &Folder, settings: Settings, path: &str) -> Result<(), Box<dy
     let layer_bytes = Bytes((OWNED * BLOCK) as u64);
     let mut cpu = 0.0;
     for transfer in running {
-        let receipt = transfer.wait()?.receipt;
+        let receipt = transfer.wait()?.into_receipt();
         let share = receipt.shares.first().ok_or("a receipt without bytes")?;
         assert!(receipt.is_whole(), "{receipt:?}");
         assert_eq!(receipt.requested, layer_bytes);

@@ -86,7 +86,7 @@ fn given_any_path_when_verified_then_both_ends_have_the_same_checksum_and_the_re
         assert_eq!(read.receipt.verification, expected, "{path}");
         assert!(content(&back) == bytes);
         let unasked = j.pair.to_there.write(&source.whole(), &to, WITHIN).wait();
-        let unasked = unasked.expect("written").receipt.verification;
+        let unasked = unasked.expect("written").into_receipt().verification;
         assert_eq!(unasked, Verification::NotAsked);
     }
 }
@@ -222,7 +222,7 @@ fn given_several_peers_when_a_source_is_scattered_and_gathered_then_each_has_its
         let written = Group::write(&parts(&source), WITHIN).wait();
         assert_eq!(written.len(), 3);
         for (at, outcome) in written.into_iter().enumerate() {
-            let receipt = outcome.expect("written").receipt;
+            let receipt = outcome.expect("written").into_receipt();
             assert!(receipt.is_whole() && receipt.shares[0].path == path);
             counters[at].wait(1, SOON).expect("counted");
             assert!(content(&targets[at]) == bytes[at * EACH..(at + 1) * EACH]);
@@ -382,7 +382,8 @@ fn given_sockets_over_loopback_then_the_kernels_counters_agree_with_the_receipt(
     let target = empty(&j.pair.there, 8 << 20, Access::WRITE);
     let to = sent(&target).whole();
     let written = j.pair.to_there.write(&source.whole(), &to, WITHIN).wait();
-    let nics = written.expect("written").nics;
+    let written = written.expect("written");
+    let nics = &written.nics;
     assert_eq!((nics.len(), nics[0].nic.as_str()), (1, "lo"));
     match &nics[0].checked {
         Checked::Agrees { counted } => assert!(counted.0 >= 8 << 20),
@@ -410,7 +411,7 @@ fn given_an_rdma_link_that_lost_a_lane_then_it_is_made_anew_while_the_rest_works
     let to = sent(&target).whole();
     near.behave(|nic| nic.fail = Some((0, Status::RETRIES_EXHAUSTED)));
     let written = j.pair.to_there.write(&source.whole(), &to, WITHIN).wait();
-    let receipt = written.expect("by the other lane").receipt;
+    let receipt = written.expect("by the other lane").into_receipt();
     assert_eq!(receipt.retries, 1);
     let began = Instant::now();
     while j.pair.to_there.rails()[0].returns == 0 {
@@ -442,7 +443,7 @@ fn given_an_rdma_port_that_goes_down_and_up_then_sockets_carry_meanwhile_and_it_
     let to = sent(&target).whole();
     let path = || {
         let written = pair.to_there.write(&source.whole(), &to, WITHIN).wait();
-        let receipt = written.expect("written").receipt;
+        let receipt = written.expect("written").into_receipt();
         assert!(receipt.is_whole());
         let last = receipt.shares[0].clone();
         (last.path, last.because, receipt.obstacles)
@@ -507,7 +508,7 @@ fn given_ports_of_two_kinds_when_they_are_offered_then_each_end_knows_why_they_w
     let target = empty(&pair.there, 100, Access::WRITE);
     let to = sent(&target).whole();
     let written = pair.to_there.write(&source.whole(), &to, WITHIN).wait();
-    let receipt = written.expect("by sockets").receipt;
+    let receipt = written.expect("by sockets").into_receipt();
     assert!(
         found(&receipt.obstacles),
         "the receipt says why it was no RDMA"

@@ -146,7 +146,7 @@ impl Line {
 
     fn settle(&self, delivery: Delivery) -> Result<Receipt, BenchError> {
         on_path(self.path, &delivery.receipt)?;
-        Ok(delivery.receipt)
+        Ok(delivery.into_receipt())
     }
 
     fn stream(&self, task: Task, size: u64, time: Duration) -> Result<Sample, BenchError> {

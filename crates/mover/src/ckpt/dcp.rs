@@ -43,7 +43,6 @@ pub(super) struct Contents {
     pub files: Vec<(PathBuf, u64)>,
     pub tensors: BTreeMap<String, ArchivedTensor>,
     pub objects: BTreeMap<String, Json>,
-    pub paths: BTreeMap<String, Vec<Json>>,
     pub notes: Vec<String>,
 }
 
@@ -225,7 +224,6 @@ pub(super) fn open(folder: &Path) -> Result<Contents, DcpError> {
         files: files.map(|(_, path, length)| (path, length)).collect(),
         tensors,
         objects,
-        paths: described.paths,
         notes,
     })
 }

@@ -1,255 +1,260 @@
-//! Settling a transfer's account: from what each rail moved to a receipt.
+//! A transfer's account: what each rail moved and what that cost, and the receipt that says so.
 
 use std::cmp::Reverse;
-use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::time::Duration;
 
 use crowfly_route::hop::{Class, Route};
-use crowfly_route::obstacle::{Code, Effect, Obstacle};
-use crowfly_route::place::{Memory, Place};
+use crowfly_route::obstacle::{Effect, Obstacle};
 use crowfly_route::receipt::{
     CpuSeconds, Path, RECEIPT_SCHEMA, Receipt, Share, Verification, Visibility,
 };
 use crowfly_route::units::Bytes;
 
-use super::flight::Flight;
-use super::hops;
-use super::identity::Incarnation;
+use super::plan::{Plan, Way};
 use super::port::CHECKED_FROM;
-use super::provider::{Flush, RailId, Registration, Verb};
-use super::rail::RailState;
-use super::transfer::{Checked, Delivery, NicShare};
+use super::provider::{RailId, Registration};
+use super::transfer::{Checked, NicShare, Written};
 
-/// What a finished flight did.
-pub(crate) fn delivery(
-    flight: &Flight,
-    peer: Incarnation,
-    rails: &BTreeMap<RailId, RailState>,
-    now: Duration,
-) -> Delivery {
-    let (from, to) = ends(flight);
-    let because = flight
-        .obstacles
-        .iter()
-        .find(|obstacle| obstacle.effect == Effect::Blocks)
-        .map(|obstacle| obstacle.summary.clone());
-    let mut shares: Vec<Share> = Vec::new();
-    let mut nics = Vec::new();
-    let mut carried: Option<(u64, Route)> = None;
-    let used = flight.moved.iter();
-    for (id, bytes, known) in used.filter_map(|(id, bytes)| Some((id, *bytes, rails.get(id)?))) {
-        let rail = &known.rail;
-        let route = route_of(flight, known, &from, &to);
-        let class = route.class();
-        match shares.iter_mut().find(|share| share.path == rail.path) {
-            Some(share) => share.bytes += Bytes(bytes),
-            None => shares.push(Share {
-                path: rail.path,
-                class,
-                bytes: Bytes(bytes),
-                because: because.clone().filter(|_| class != Class::Direct),
-            }),
+/// What one rail moved of a transfer.
+#[derive(Clone, Debug)]
+pub(crate) struct Moved {
+    pub rail: RailId,
+    pub bytes: u64,
+    /// What its port's counters say to that; `None` when nobody looked.
+    pub checked: Option<Checked>,
+}
+
+/// What a finished transfer did, in few words.
+#[derive(Clone, Debug)]
+pub(crate) struct Account {
+    pub plan: Arc<Plan>,
+    pub requested: u64,
+    pub moved: Vec<Moved>,
+    /// What was met on the way.
+    pub met: Vec<Obstacle>,
+    pub retries: u64,
+    pub wall: Duration,
+    pub cpu: CpuSeconds,
+    pub verification: Verification,
+}
+
+impl Account {
+    /// The same at length.
+    pub(crate) fn written(&self) -> Written {
+        let plan = &*self.plan;
+        let obstacles: Vec<Obstacle> = plan.obstacles.iter().chain(&self.met).cloned().collect();
+        let blocks = |obstacle: &&Obstacle| obstacle.effect == Effect::Blocks;
+        let because = obstacles.iter().find(blocks).map(|o| o.summary.clone());
+        let used: Vec<(&Moved, &Way)> = self
+            .moved
+            .iter()
+            .filter_map(|moved| Some((moved, &**plan.way(moved.rail)?)))
+            .collect();
+        let mut shares: Vec<Share> = Vec::new();
+        for (moved, way) in &used {
+            match shares.iter_mut().find(|share| share.path == way.path) {
+                Some(share) => share.bytes += Bytes(moved.bytes),
+                None => shares.push(Share {
+                    path: way.path,
+                    class: way.class,
+                    bytes: Bytes(moved.bytes),
+                    because: because.clone().filter(|_| way.class != Class::Direct),
+                }),
+            }
         }
-        nics.push(NicShare {
-            path: rail.path,
-            nic: rail.nic.clone(),
-            bytes: Bytes(bytes),
-            checked: checked(flight, *id, known, bytes),
+        shares.sort_by_key(|share| Reverse(share.bytes));
+        let detours = shares.iter().filter(|share| share.class != Class::Direct);
+        let bounced = detours.map(|share| share.bytes).sum();
+        // Where nothing moved, the way it would have gone.
+        let most = used.iter().rev().max_by_key(|(moved, _)| moved.bytes);
+        let way = most.map(|(_, way)| *way).or_else(|| plan.first());
+        let route = way.map_or_else(|| self.nowhere(), |way| way.route.clone());
+        let nics = used.iter().map(|(moved, way)| NicShare {
+            path: way.path,
+            nic: way.nic.clone(),
+            bytes: Bytes(moved.bytes),
+            checked: moved.checked.clone().unwrap_or_else(not_looked),
         });
-        if carried.as_ref().is_none_or(|(most, _)| *most < bytes) {
-            carried = Some((bytes, route));
-        }
-    }
-    shares.sort_by_key(|share| Reverse(share.bytes));
-    let detours = shares.iter().filter(|share| share.class != Class::Direct);
-    let bounced = detours.map(|share| share.bytes).sum();
-    let route = carried.map(|(_, route)| route).or_else(|| {
-        // Nothing moved: the way it would have gone.
-        let first = flight.tiers.first()?.first()?;
-        Some(route_of(flight, rails.get(first)?, &from, &to))
-    });
-    let route = route.unwrap_or_else(|| Route {
-        name: "none".into(),
-        from: from.clone(),
-        to: to.clone(),
-        hops: Vec::new(),
-    });
-    let receipt = Receipt {
-        schema: RECEIPT_SCHEMA.into(),
-        policy: flight.order.policy,
-        requested: Bytes(flight.total()),
-        bounced,
-        overread: Bytes(0),
-        retries: flight.retries,
-        wall_seconds: now.saturating_sub(flight.started).as_secs_f64(),
-        cpu: cpu(flight, rails),
-        ceiling: route.ceiling().map(|ceiling| ceiling.capacity),
-        obstacles: flight.obstacles.clone(),
-        visibility: visibility(flight, &to, &nics),
-        verification: Verification::NotAsked,
-        shares,
-        route,
-        from,
-        to,
-    };
-    Delivery {
-        peer,
-        receipt,
-        nics,
-        left_out: flight.left_out.clone(),
-    }
-}
-
-fn detour(flight: &Flight, known: &RailState) -> Option<Obstacle> {
-    let order = &flight.order;
-    let link = &known.rail.link;
-    link.detour(order.verb, order.local.as_deref(), order.remote.as_deref())
-}
-
-/// The hops of what a rail carries of a flight, its detour included.
-fn route_of(flight: &Flight, known: &RailState, from: &Place, to: &Place) -> Route {
-    let verb = flight.order.verb;
-    let route = known.rail.link.route(verb, from.clone(), to.clone());
-    match detour(flight, known) {
-        Some(_) => hops::through_host(route),
-        None => route,
-    }
-}
-
-/// Notes why bytes of a GPU passed host memory, where they did.
-pub(crate) fn note_detours(flight: &mut Flight, rails: &BTreeMap<RailId, RailState>) {
-    let used = flight.moved.keys().filter_map(|id| rails.get(id));
-    let found: Vec<Obstacle> = used.filter_map(|known| detour(flight, known)).collect();
-    for obstacle in found {
-        match obstacle.code {
-            // What the path is like; what stood in the way of straighter ones says more.
-            Code::GpuThroughHost => flight.met(obstacle),
-            _ => flight.obstacles.insert(0, obstacle),
-        }
-    }
-}
-
-/// What makes visible to the memory's device what NICs of this host wrote into it.
-pub(crate) fn flushes(flight: &Flight, rails: &BTreeMap<RailId, RailState>) -> Vec<Flush> {
-    let local = flight.order.local.as_ref();
-    let Some(region) = local.filter(|_| flight.order.verb == Verb::Read) else {
-        return Vec::new();
-    };
-    let used = flight.moved.keys().filter_map(|id| rails.get(id));
-    let registrations =
-        used.filter_map(|known| region.registration(known.rail.path, &known.rail.nic));
-    registrations
-        .filter_map(|known| known.flush.clone())
-        .collect()
-}
-
-/// What the port's own counters say of the bytes that a rail moved.
-fn checked(flight: &Flight, id: RailId, known: &RailState, bytes: u64) -> Checked {
-    let unavailable = |why: String| Checked::Unavailable { why };
-    let before = match flight
-        .before
-        .get(&id)
-        .and_then(|before| before.port.clone())
-    {
-        Some(Ok(before)) => before,
-        Some(Err(why)) => return unavailable(why),
-        None => {
-            return unavailable(format!(
-                "nobody looked: the transfer was smaller than {}, or the rail came in later",
-                Bytes(CHECKED_FROM)
-            ));
-        }
-    };
-    match known.rail.link.port_counters() {
-        Err(why) => unavailable(why),
-        Ok(now) => now.since(before, flight.order.verb).judge(bytes),
-    }
-}
-
-/// The CPU time that each rail used since the flight started, by the flight's share of the bytes
-/// that the rail moved in that time.
-fn cpu(flight: &Flight, rails: &BTreeMap<RailId, RailState>) -> CpuSeconds {
-    let mut sum = CpuSeconds::default();
-    for (id, bytes) in &flight.moved {
-        let (Some(known), Some(before)) = (rails.get(id), flight.before.get(id)) else {
-            continue;
+        let nics = nics.collect();
+        let receipt = Receipt {
+            schema: RECEIPT_SCHEMA.into(),
+            policy: plan.policy,
+            requested: Bytes(self.requested),
+            bounced,
+            overread: Bytes(0),
+            retries: self.retries,
+            wall_seconds: self.wall.as_secs_f64(),
+            cpu: self.cpu,
+            ceiling: route.ceiling().map(|ceiling| ceiling.capacity),
+            visibility: self.visibility(used.iter().map(|(_, way)| *way)),
+            verification: self.verification.clone(),
+            from: plan.from.clone(),
+            to: plan.to.clone(),
+            obstacles,
+            shares,
+            route,
         };
-        let moved = known.moved().saturating_sub(before.moved);
-        if moved == 0 {
-            continue;
+        Written {
+            receipt,
+            nics,
+            left_out: plan.left_out.clone(),
         }
-        let part = *bytes as f64 / moved as f64;
-        let now = known.rail.link.cpu();
-        sum.user += (now.user - before.cpu.user).max(0.0) * part;
-        sum.system += (now.system - before.cpu.system).max(0.0) * part;
     }
-    sum
+
+    /// The bytes by engine path.
+    pub(crate) fn paths(&self) -> impl Iterator<Item = (Path, Bytes)> {
+        let moved = self.moved.iter();
+        moved.filter_map(|moved| {
+            let way = self.plan.way(moved.rail)?;
+            Some((way.path, Bytes(moved.bytes)))
+        })
+    }
+
+    fn nowhere(&self) -> Route {
+        Route {
+            name: "none".into(),
+            from: self.plan.from.clone(),
+            to: self.plan.to.clone(),
+            hops: Vec::new(),
+        }
+    }
+
+    /// Whether the device of the destination sees the bytes: the least certain of what is said of the
+    /// ways that they went.
+    fn visibility<'a>(&self, used: impl Iterator<Item = &'a Way>) -> Visibility {
+        if self.plan.reaches_host() {
+            return Registration::visible_to_the_host();
+        }
+        let doubt = |visibility: &Visibility| match visibility {
+            Visibility::Unknown(_) => 2,
+            Visibility::Flushed(_) => 1,
+            Visibility::NotNeeded(_) => 0,
+        };
+        let said = used.map(|way| way.visibility.clone()).max_by_key(doubt);
+        said.unwrap_or_else(|| Visibility::NotNeeded("nothing was written".into()))
+    }
 }
 
-/// The two ends, in the direction of the bytes.
-fn ends(flight: &Flight) -> (Place, Place) {
-    let order = &flight.order;
-    let here = order
-        .local
-        .as_ref()
-        .map_or(Place::Host(None), |region| region.backing().place().clone());
-    let there = match order.remote.as_ref().map(|region| region.place()) {
-        Some(Place::Host(node)) => Place::Remote(Memory::Host(*node)),
-        Some(Place::Gpu(index)) => Place::Remote(Memory::Gpu(*index)),
-        Some(other) => other.clone(),
-        None => Place::Remote(Memory::Host(None)),
-    };
-    match order.verb {
-        Verb::Write => (here, there),
-        Verb::Read => (there, here),
+fn not_looked() -> Checked {
+    Checked::Unavailable {
+        why: format!(
+            "nobody looked: the transfer was smaller than {}, or the rail came in later",
+            Bytes(CHECKED_FROM)
+        ),
     }
 }
 
-/// Whether the device of the destination sees the bytes: what each NIC that moved some said when the
-/// memory was registered with it, the least certain first.
-fn visibility(flight: &Flight, to: &Place, nics: &[NicShare]) -> Visibility {
-    if let Place::Host(_) | Place::Remote(Memory::Host(_)) = to {
-        return Registration::visible_to_the_host();
+/// Shares a rail's CPU time out among what is in flight on it, by bytes: each second goes to exactly
+/// one transfer however many overlap, and none is lost.
+///
+/// It keeps the time spent on each byte in flight so far. An op notes that figure when it starts and
+/// pays the difference when it ends.
+#[derive(Debug, Default)]
+pub(crate) struct Meter {
+    seen: CpuSeconds,
+    /// Bytes in flight, and one for each op.
+    weight: u64,
+    each: CpuSeconds,
+}
+
+/// What the meter showed when an op started.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Mark {
+    weight: u64,
+    each: CpuSeconds,
+}
+
+impl Meter {
+    /// Time that passes while nothing is in flight is nobody's: the link works for its peer.
+    fn read(&mut self, now: CpuSeconds) {
+        if self.weight > 0 {
+            let weight = self.weight as f64;
+            self.each.user += (now.user - self.seen.user).max(0.0) / weight;
+            self.each.system += (now.system - self.seen.system).max(0.0) / weight;
+        }
+        self.seen = now;
     }
-    let unknown = |why: &str| Visibility::Unknown(why.into());
-    if !nics.iter().any(|used| used.path == Path::Verbs) {
-        // Threads of the two processes have the GPU copy, and wait for it.
-        return Registration::copied_by_the_gpu();
+
+    /// An op starts, when the rail had used this much.
+    pub(crate) fn start(&mut self, bytes: u64, now: CpuSeconds) -> Mark {
+        self.read(now);
+        let weight = bytes.saturating_add(1);
+        self.weight = self.weight.saturating_add(weight);
+        Mark {
+            weight,
+            each: self.each,
+        }
     }
-    let Some(region) = flight
-        .order
-        .local
-        .as_ref()
-        .filter(|_| flight.order.verb == Verb::Read)
-    else {
-        return unknown(
-            "the peer flushes before it counts a value or hands over a message; whether it has was not asked",
+
+    /// An op ends; answers what it has to pay.
+    pub(crate) fn end(&mut self, mark: Mark, now: CpuSeconds) -> CpuSeconds {
+        self.read(now);
+        self.weight = self.weight.saturating_sub(mark.weight);
+        let weight = mark.weight as f64;
+        CpuSeconds {
+            user: (self.each.user - mark.each.user) * weight,
+            system: (self.each.system - mark.each.system) * weight,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    const fn used(user: f64) -> CpuSeconds {
+        CpuSeconds { user, system: 0.0 }
+    }
+
+    #[test]
+    fn given_one_that_began_long_ago_when_a_second_comes_then_each_pays_for_its_own_time() {
+        let mut meter = Meter::default();
+        let first = meter.start(999, used(0.0));
+        let second = meter.start(999, used(8.0));
+        // Both were worked for equally from here on.
+        let late = meter.end(second, used(10.0)).user;
+        let early = meter.end(first, used(10.0)).user;
+        assert!(
+            (early - 9.0).abs() < 1e-9 && (late - 1.0).abs() < 1e-9,
+            "{early} {late}"
         );
-    };
-    let said = nics.iter().map(|used| {
-        let known = region.registration(used.path, &used.nic);
-        known.map_or_else(
-            || unknown("the memory is not registered with the NIC that wrote it"),
-            |registration| match registration.flush {
-                // What comes of it is told when it has been done.
-                Some(_) => Visibility::NotNeeded("nothing was written".into()),
-                None => registration.visibility.clone(),
-            },
-        )
-    });
-    let nothing = || Visibility::NotNeeded("nothing was written".into());
-    said.reduce(less_certain).unwrap_or_else(nothing)
-}
+    }
 
-/// The less certain of two; of two that are as certain the first.
-pub(crate) fn less_certain(one: Visibility, other: Visibility) -> Visibility {
-    let doubt = |visibility: &Visibility| match visibility {
-        Visibility::Unknown(_) => 2,
-        Visibility::Flushed(_) => 1,
-        Visibility::NotNeeded(_) => 0,
-    };
-    match doubt(&other) > doubt(&one) {
-        true => other,
-        false => one,
+    #[test]
+    fn what_a_link_does_while_nothing_is_in_flight_is_nobodys() {
+        let mut meter = Meter::default();
+        let first = meter.start(10, used(1.0));
+        assert!((meter.end(first, used(2.0)).user - 1.0).abs() < 1e-9);
+        let second = meter.start(10, used(7.0));
+        assert!((meter.end(second, used(7.5)).user - 0.5).abs() < 1e-9);
+    }
+
+    proptest! {
+        #[test]
+        fn however_transfers_overlap_no_second_is_lost_or_paid_twice(
+            steps in proptest::collection::vec((0u64..1 << 21, 0u8..3, 0u32..1000), 1..60),
+        ) {
+            let mut meter = Meter::default();
+            let (mut now, mut owed, mut paid) = (0.0, 0.0, 0.0);
+            let mut running = Vec::new();
+            for (bytes, what, millis) in steps {
+                if !running.is_empty() {
+                    owed += f64::from(millis) / 1e3;
+                }
+                now += f64::from(millis) / 1e3;
+                match what {
+                    0 | 1 => running.push(meter.start(bytes, used(now))),
+                    _ if running.is_empty() => {}
+                    _ => paid += meter.end(running.remove(0), used(now)).user,
+                }
+            }
+            for mark in running {
+                paid += meter.end(mark, used(now)).user;
+            }
+            prop_assert!((paid - owed).abs() < 1e-6, "{} of {}", paid, owed);
+        }
     }
 }

@@ -4,6 +4,7 @@
 use std::fmt;
 use std::ops::Range;
 use std::str::FromStr;
+use std::sync::{Arc, Weak};
 
 use crowfly_route::place::Place;
 use crowfly_route::receipt::Path;
@@ -44,15 +45,27 @@ pub struct Grant {
 }
 
 /// A region as its peers see it. Whoever has it, and the fabric's key, can do what its access
-/// allows: treat it as a secret.
+/// allows: treat it as a secret. Clones share it.
 #[derive(Clone, PartialEq, Eq)]
-pub struct RegionDescriptor {
+pub struct RegionDescriptor(Arc<Described>);
+
+#[derive(PartialEq, Eq)]
+struct Described {
     owner: Incarnation,
     len: u64,
     access: Access,
     place: Place,
     capability: Capability,
     grants: Vec<Grant>,
+}
+
+/// Which descriptor is meant. No other one has the same identity while this is kept.
+pub(crate) struct DescriptorId(Weak<Described>);
+
+impl DescriptorId {
+    pub(crate) fn is_of(&self, descriptor: &RegionDescriptor) -> bool {
+        std::ptr::eq(self.0.as_ptr(), Arc::as_ptr(&descriptor.0))
+    }
 }
 
 /// Why bytes are not a descriptor.
@@ -86,7 +99,7 @@ impl BadDescriptor {
 }
 
 impl RegionDescriptor {
-    pub(crate) const fn new(
+    pub(crate) fn new(
         owner: Incarnation,
         len: u64,
         access: Access,
@@ -94,54 +107,59 @@ impl RegionDescriptor {
         capability: Capability,
         grants: Vec<Grant>,
     ) -> Self {
-        Self {
+        Self(Arc::new(Described {
             owner,
             len,
             access,
             place,
             capability,
             grants,
-        }
+        }))
+    }
+
+    /// Tells this one from all others, as long as it is held.
+    pub(crate) fn identity(&self) -> DescriptorId {
+        DescriptorId(Arc::downgrade(&self.0))
     }
 
     /// Whose region it is.
-    pub const fn owner(&self) -> Incarnation {
-        self.owner
+    pub fn owner(&self) -> Incarnation {
+        self.0.owner
     }
 
     /// Bytes of the region.
-    pub const fn len(&self) -> u64 {
-        self.len
+    pub fn len(&self) -> u64 {
+        self.0.len
     }
 
     /// Whether the region has no bytes.
-    pub const fn is_empty(&self) -> bool {
-        self.len == 0
+    pub fn is_empty(&self) -> bool {
+        self.0.len == 0
     }
 
     /// What peers may do.
-    pub const fn access(&self) -> Access {
-        self.access
+    pub fn access(&self) -> Access {
+        self.0.access
     }
 
     /// Where the bytes are on their host.
-    pub const fn place(&self) -> &Place {
-        &self.place
+    pub fn place(&self) -> &Place {
+        &self.0.place
     }
 
     /// The keys by NIC.
     pub fn grants(&self) -> &[Grant] {
-        &self.grants
+        &self.0.grants
     }
 
     /// What the named NIC needs to reach the region.
     pub fn grant(&self, path: Path, nic: &str) -> Option<&Grant> {
-        let mut grants = self.grants.iter();
+        let mut grants = self.0.grants.iter();
         grants.find(|grant| grant.path == path && grant.nic == nic)
     }
 
-    pub(crate) const fn capability(&self) -> Capability {
-        self.capability
+    pub(crate) fn capability(&self) -> Capability {
+        self.0.capability
     }
 
     /// A part of the region, in bytes from its start.
@@ -149,9 +167,9 @@ impl RegionDescriptor {
     /// # Errors
     /// [`FabricError::OutOfBounds`].
     pub fn slice(&self, range: Range<u64>) -> Result<RemoteSlice, FabricError> {
-        check(&range, self.len)?;
+        check(&range, self.0.len)?;
         Ok(RemoteSlice {
-            region: std::sync::Arc::new(self.clone()),
+            region: self.clone(),
             range,
         })
     }
@@ -159,8 +177,8 @@ impl RegionDescriptor {
     /// The whole region.
     pub fn whole(&self) -> RemoteSlice {
         RemoteSlice {
-            region: std::sync::Arc::new(self.clone()),
-            range: 0..self.len,
+            region: self.clone(),
+            range: 0..self.0.len,
         }
     }
 
@@ -172,13 +190,13 @@ impl RegionDescriptor {
         let mut out = Writer::default();
         out.raw(&MAGIC)
             .u16(DESCRIPTOR_VERSION)
-            .raw(self.owner.as_bytes())
-            .u64(self.len)
-            .u8(self.access.to_bits())
-            .bytes(self.place.to_string().as_bytes())
-            .raw(self.capability.as_bytes())
-            .u16(u16::try_from(self.grants.len()).unwrap_or(u16::MAX));
-        for grant in &self.grants {
+            .raw(self.0.owner.as_bytes())
+            .u64(self.0.len)
+            .u8(self.0.access.to_bits())
+            .bytes(self.0.place.to_string().as_bytes())
+            .raw(self.0.capability.as_bytes())
+            .u16(u16::try_from(self.0.grants.len()).unwrap_or(u16::MAX));
+        for grant in &self.0.grants {
             out.u8(path_number(grant.path))
                 .bytes(grant.nic.as_bytes())
                 .u64(grant.address)
@@ -287,11 +305,11 @@ impl fmt::Debug for RegionDescriptor {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         // Without the capability: whoever reads it in a log could use it.
         f.debug_struct("RegionDescriptor")
-            .field("owner", &self.owner)
-            .field("len", &self.len)
-            .field("access", &self.access)
-            .field("place", &self.place)
-            .field("nics", &self.grants.len())
+            .field("owner", &self.0.owner)
+            .field("len", &self.0.len)
+            .field("access", &self.0.access)
+            .field("place", &self.0.place)
+            .field("nics", &self.0.grants.len())
             .finish_non_exhaustive()
     }
 }
@@ -332,7 +350,7 @@ impl<'de> Deserialize<'de> for RegionDescriptor {
 /// A range of a peer's region.
 #[derive(Clone, Debug)]
 pub struct RemoteSlice {
-    pub(crate) region: std::sync::Arc<RegionDescriptor>,
+    pub(crate) region: RegionDescriptor,
     pub(crate) range: Range<u64>,
 }
 

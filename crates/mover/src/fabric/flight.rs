@@ -6,30 +6,24 @@ use std::time::Duration;
 
 use crowfly_route::obstacle::Obstacle;
 use crowfly_route::policy::Policy;
-use crowfly_route::receipt::CpuSeconds;
+use crowfly_route::receipt::{CpuSeconds, Verification};
 
+use super::account::{Account, Moved};
 use super::descriptor::{RegionDescriptor, RemoteSlice};
 use super::error::FabricError;
 use super::gate::Gate;
+use super::plan::{Kind, Plan};
 use super::port::PortCount;
-use super::provider::{Imm, Limits, Local, RailId, Segment, Verb};
+use super::provider::{Imm, Limits, Local, RailId, Run, Segment, Verb};
 use super::region::{LocalSlice, RegionCore};
-use super::transfer::{LeftOut, Slot};
-
-/// A run of bytes that lie together at both ends.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Run {
-    pub local: u64,
-    pub remote: u64,
-    pub len: u64,
-}
+use super::transfer::{Checked, Slot};
 
 /// What is to be moved.
 #[derive(Clone, Debug)]
 pub(crate) struct Order {
     pub verb: Verb,
     pub local: Option<Arc<RegionCore>>,
-    pub remote: Option<Arc<RegionDescriptor>>,
+    pub remote: Option<RegionDescriptor>,
     pub runs: Vec<Run>,
     pub imm: Option<Imm>,
     pub policy: Policy,
@@ -53,15 +47,16 @@ impl Order {
     pub(crate) fn bytes(&self) -> u64 {
         self.runs.iter().map(|run| run.len).sum()
     }
-}
 
-/// What a rail had done at some time.
-#[derive(Clone, Debug)]
-pub(crate) struct Before {
-    pub cpu: CpuSeconds,
-    pub moved: u64,
-    /// What its port had counted; `None` when nobody looked.
-    pub port: Option<Result<PortCount, String>>,
+    /// What moves where.
+    pub(crate) const fn kind(&self) -> Kind<'_> {
+        Kind {
+            verb: self.verb,
+            policy: self.policy,
+            local: self.local.as_ref(),
+            remote: self.remote.as_ref(),
+        }
+    }
 }
 
 /// What a flight's immediate value waits for.
@@ -87,17 +82,17 @@ pub(crate) struct Flight {
     /// When it must have ended.
     pub deadline: Duration,
     pub started: Duration,
-    /// Rails that may carry it, best tier first.
-    pub tiers: Vec<Vec<RailId>>,
-    /// Why each better rail does not carry it.
-    pub obstacles: Vec<Obstacle>,
+    /// Which rails may carry it.
+    pub plan: Arc<Plan>,
+    /// What it met on the way.
+    pub met: Vec<Obstacle>,
     /// Bytes moved, by rail.
     pub moved: BTreeMap<RailId, u64>,
     pub retries: u64,
-    /// Rails that were not used, and why not.
-    pub left_out: Vec<LeftOut>,
-    /// What each rail had done when the flight started.
-    pub before: BTreeMap<RailId, Before>,
+    /// CPU time of the links for its pieces.
+    pub cpu: CpuSeconds,
+    /// What the rails' ports had counted when it started, where somebody looked.
+    pub ports: Vec<(RailId, Result<PortCount, String>)>,
     /// Ops posted and not ended.
     pub in_flight: usize,
     /// Why it is ending early.
@@ -111,19 +106,19 @@ pub(crate) struct Flight {
 }
 
 impl Flight {
-    pub(crate) fn new(mut order: Order, slot: Arc<Slot>, now: Duration) -> Self {
+    pub(crate) fn new(mut order: Order, plan: Arc<Plan>, slot: Arc<Slot>, now: Duration) -> Self {
         order.runs.retain(|run| run.len > 0);
         Self {
             gate: Arc::default(),
             slot,
             deadline: now.saturating_add(order.allowed),
             started: now,
-            tiers: Vec::new(),
-            obstacles: Vec::new(),
+            plan,
+            met: Vec::new(),
             moved: BTreeMap::new(),
             retries: 0,
-            left_out: Vec::new(),
-            before: BTreeMap::new(),
+            cpu: CpuSeconds::default(),
+            ports: Vec::new(),
             in_flight: 0,
             ending: None,
             tell: order.imm.map_or(Tell::Nothing, Tell::Bytes),
@@ -133,6 +128,12 @@ impl Flight {
             total: order.bytes(),
             order,
         }
+    }
+
+    /// It pays for what a link did for it.
+    pub(crate) fn pays(&mut self, cpu: CpuSeconds) {
+        self.cpu.user += cpu.user;
+        self.cpu.system += cpu.system;
     }
 
     pub(crate) const fn total(&self) -> u64 {
@@ -174,8 +175,40 @@ impl Flight {
     /// Notes what was met on the way, once.
     pub(crate) fn met(&mut self, obstacle: Obstacle) {
         let known = |known: &Obstacle| known.summary == obstacle.summary;
-        if !self.obstacles.iter().any(known) {
-            self.obstacles.push(obstacle);
+        if !self.plan.obstacles.iter().chain(&self.met).any(known) {
+            self.met.push(obstacle);
+        }
+    }
+
+    /// Its account when it has ended well; `port` says what a rail's port has counted by now.
+    pub(crate) fn account(
+        &mut self,
+        now: Duration,
+        port: impl Fn(RailId) -> Result<PortCount, String>,
+    ) -> Account {
+        let verb = self.order.verb;
+        let checked = |rail: RailId, bytes: u64| {
+            let (_, before) = self.ports.iter().find(|(known, _)| *known == rail)?;
+            let counted = before.clone().and_then(|before| Ok((before, port(rail)?)));
+            Some(match counted {
+                Ok((before, after)) => after.since(before, verb).judge(bytes),
+                Err(why) => Checked::Unavailable { why },
+            })
+        };
+        let moved = self.moved.iter().map(|(rail, bytes)| Moved {
+            rail: *rail,
+            bytes: *bytes,
+            checked: checked(*rail, *bytes),
+        });
+        Account {
+            moved: moved.collect(),
+            plan: Arc::clone(&self.plan),
+            requested: self.total,
+            met: std::mem::take(&mut self.met),
+            retries: self.retries,
+            wall: now.saturating_sub(self.started),
+            cpu: self.cpu,
+            verification: Verification::NotAsked,
         }
     }
 
@@ -296,6 +329,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+    use crate::fabric::identity::Incarnation;
 
     fn limits(op_bytes: u32, segments: usize) -> Limits {
         Limits {
@@ -327,7 +361,8 @@ mod tests {
             policy: Policy::Prefer,
             allowed: Duration::from_secs(1),
         };
-        Flight::new(order, Arc::default(), Duration::ZERO)
+        let plan = Arc::new(Plan::new(Incarnation::from_bytes([1; 16]), &order.kind()));
+        Flight::new(order, plan, Arc::default(), Duration::ZERO)
     }
 
     #[test]

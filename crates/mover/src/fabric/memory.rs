@@ -13,9 +13,9 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::ptr::NonNull;
 use std::sync::Arc;
 
-use crowfly_machine::gpu::{DeviceMemory, PeerRefusal};
 use crowfly_machine::verbs::Pinned;
 use crowfly_route::place::Place;
+use crowfly_route::receipt::CpuSeconds;
 use crowfly_route::units::NumaNode;
 use rustix::fs::{MemfdFlags, SealFlags};
 use rustix::mm::{Advice, MapFlags, ProtFlags};
@@ -24,11 +24,12 @@ use crate::memory::{MemoryError, bind};
 
 mod attach;
 mod copy;
-mod device;
+mod duo;
 mod shared;
 
 pub(crate) use attach::peek;
 pub(crate) use copy::{Caches, copy_slice};
+pub(crate) use duo::{Duo, second};
 
 /// Keeps foreign memory alive.
 pub type Keeper = Arc<dyn std::any::Any + Send + Sync>;
@@ -39,8 +40,6 @@ enum Owner {
     Mapping,
     /// Someone else, once this is dropped.
     Other(#[expect(dead_code, reason = "held for its drop")] Keeper),
-    /// A GPU, whose memory no core may touch.
-    Device(device::Device),
 }
 
 /// Bytes that live until the last user lets go.
@@ -165,39 +164,6 @@ impl Backing {
         })
     }
 
-    /// Memory of GPU number `gpu`.
-    pub(crate) fn of_gpu(gpu: u32, memory: Arc<DeviceMemory>, writable: bool) -> io::Result<Self> {
-        let base = NonNull::new(memory.address() as *mut u8);
-        Ok(Self {
-            base: base.ok_or_else(|| io::Error::other("memory at address 0"))?,
-            len: memory.len(),
-            owner: Owner::Device(device::Device::new(memory)),
-            file: None,
-            writable,
-            place: Place::Gpu(gpu),
-        })
-    }
-
-    /// The GPU's memory that the bytes are; `None` of host memory.
-    pub(crate) const fn device(&self) -> Option<&Arc<DeviceMemory>> {
-        match &self.owner {
-            Owner::Device(device) => Some(device.memory()),
-            Owner::Mapping | Owner::Other(_) => None,
-        }
-    }
-
-    const fn by_gpu(&self) -> Option<&device::Device> {
-        match &self.owner {
-            Owner::Device(device) => Some(device),
-            Owner::Mapping | Owner::Other(_) => None,
-        }
-    }
-
-    /// Whether a core may touch the bytes.
-    fn is_host(&self) -> bool {
-        matches!(self.place, Place::Host(_))
-    }
-
     /// How many bytes there are.
     pub const fn len(&self) -> usize {
         self.len
@@ -228,6 +194,15 @@ impl Backing {
         self.file.as_ref().map(AsFd::as_fd)
     }
 
+    /// A part of it, borrowed; `None` when the range lies outside.
+    pub(crate) fn part(&self, range: Range<usize>) -> Option<Part<'_>> {
+        (range.start <= range.end && range.end <= self.len).then_some(Part {
+            backing: self,
+            start: range.start,
+            len: range.end - range.start,
+        })
+    }
+
     /// A part of it; `None` when the range lies outside.
     pub(crate) fn span(self: &Arc<Self>, range: Range<usize>) -> Option<Span> {
         (range.start <= range.end && range.end <= self.len).then(|| Span {
@@ -250,6 +225,47 @@ unsafe impl Pinned for Backing {
 
     fn len(&self) -> usize {
         self.len
+    }
+}
+
+/// A part of a backing that is borrowed while bytes are copied into or out of it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Part<'a> {
+    backing: &'a Backing,
+    start: usize,
+    len: usize,
+}
+
+impl Part<'_> {
+    fn pointer(&self) -> *mut u8 {
+        // SAFETY: the range was checked to lie inside the backing when the part was made.
+        unsafe { self.backing.as_ptr().add(self.start) }
+    }
+
+    /// Copies this part into another of the same length, which may overlap it; past the caches
+    /// where that is asked for and possible, and with the help of a second core, whose cost this
+    /// answers.
+    pub(crate) fn copy_to(
+        self,
+        to: Part<'_>,
+        caches: Caches,
+        second: Option<&Duo>,
+    ) -> io::Result<CpuSeconds> {
+        if !to.backing.writable || to.len != self.len {
+            return Err(io::Error::from(io::ErrorKind::PermissionDenied));
+        }
+        // SAFETY: both parts lie inside mappings that live as long as their backings, the target is
+        // mapped writable, and `copy` allows them to overlap. No references to the bytes exist.
+        unsafe {
+            let (from, to, len) = (self.pointer(), to.pointer(), self.len);
+            match second {
+                Some(duo) => Ok(duo.copy(from, to, len, caches)),
+                None => {
+                    copy::copy(from, to, len, caches);
+                    Ok(CpuSeconds::default())
+                }
+            }
+        }
     }
 }
 
@@ -292,173 +308,57 @@ impl Span {
         }
     }
 
-    /// Receives from a socket into this part: straight, where it is host memory.
+    /// Receives from a socket straight into this part.
     pub(crate) fn receive(&self, socket: BorrowedFd<'_>) -> io::Result<usize> {
         if !self.backing.writable {
             return Err(io::Error::from(io::ErrorKind::PermissionDenied));
         }
-        self.fill(|to, len| {
-            // SAFETY: `fill` gives memory of that length that the kernel may write.
-            let got = unsafe { libc::recv(socket.as_raw_fd(), to.cast(), len, libc::MSG_DONTWAIT) };
-            usize::try_from(got).map_err(|_| io::Error::last_os_error())
-        })
+        // SAFETY: the kernel writes only inside this part, which lives as long as the span.
+        let got = unsafe {
+            libc::recv(
+                socket.as_raw_fd(),
+                self.pointer().cast(),
+                self.len(),
+                libc::MSG_DONTWAIT,
+            )
+        };
+        usize::try_from(got).map_err(|_| io::Error::last_os_error())
     }
 
     /// Sends this part to a socket by a copy. Handing over the pages of a memory file with
     /// `sendfile` was tried and was slower over loopback: 1.2 to 2.1 GB/s against 1.9 to 3.4 in
     /// interleaved runs of 64 MiB transfers (2026-11-29, 2 processors).
     pub(crate) fn send_to(&self, socket: BorrowedFd<'_>) -> io::Result<usize> {
-        self.drain(|from, len| {
-            let flags = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
-            // SAFETY: `drain` gives memory of that length, which the kernel only reads.
-            let sent = unsafe { libc::send(socket.as_raw_fd(), from.cast(), len, flags) };
-            usize::try_from(sent).map_err(|_| io::Error::last_os_error())
-        })
-    }
-
-    /// Copies this part into another of the same length, which may overlap it; past the caches
-    /// where that is asked for and possible. Between memories of GPUs it is one of them that copies,
-    /// where it reaches the other; what else comes from or goes to a GPU passes a buffer.
-    pub(crate) fn copy_to(&self, to: &Self, caches: Caches) -> io::Result<()> {
-        if !to.backing.writable || to.len() != self.len() {
-            return Err(io::Error::from(io::ErrorKind::PermissionDenied));
-        }
-        if let (Some(from), Some(into)) = (self.backing.by_gpu(), to.backing.by_gpu())
-            && reaches(&self.backing, &to.backing).is_ok()
-        {
-            return from.copy_to(self.range.clone(), into, to.range.start);
-        }
-        let host = |span: &Self| span.backing.is_host();
-        match (host(self), host(to)) {
-            (true, true) => {
-                // SAFETY: both parts lie inside mappings that live as long as their spans, the target
-                // is mapped writable, and `copy` allows them to overlap. No references to the bytes
-                // exist.
-                unsafe { copy::copy(self.pointer(), to.pointer(), self.len(), caches) };
-                Ok(())
-            }
-            (_, true) => self.in_steps(|from, done| {
-                from.drain(|bytes, len| Ok(to.skip(done).put_raw(bytes, len)))
-            }),
-            (true, false) => to.in_steps(|into, done| {
-                let from = self.skip(done);
-                into.fill(|bytes, len| Ok(from.get_raw(bytes, len)))
-            }),
-            (false, false) => self.in_steps(|from, done| {
-                let into = to.skip(done);
-                from.drain(|bytes, len| {
-                    let step = into.first(len);
-                    step.fill(|buffer, len| {
-                        // SAFETY: both are buffers of at least `len` bytes, and different ones.
-                        unsafe { std::ptr::copy_nonoverlapping(bytes, buffer, len) };
-                        Ok(len)
-                    })
-                })
-            }),
-        }
-    }
-
-    /// Does a step of the work on what is left of this part until nothing is.
-    fn in_steps(&self, step: impl Fn(&Self, usize) -> io::Result<usize>) -> io::Result<()> {
-        let mut done = 0;
-        while done < self.len() {
-            match step(&self.skip(done), done)? {
-                0 => return Err(io::Error::from(io::ErrorKind::UnexpectedEof)),
-                moved => done += moved,
-            }
-        }
-        Ok(())
+        // SAFETY: the kernel only reads inside this part, which lives as long as the span.
+        let sent = unsafe {
+            libc::send(
+                socket.as_raw_fd(),
+                self.pointer().cast(),
+                self.len(),
+                libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL,
+            )
+        };
+        usize::try_from(sent).map_err(|_| io::Error::last_os_error())
     }
 
     /// Copies bytes into this part; returns how many fitted.
-    ///
-    /// # Errors
-    /// What the GPU answers, where it is one's memory.
-    pub(crate) fn put(&self, bytes: &[u8]) -> io::Result<usize> {
-        let len = bytes.len().min(self.len());
+    pub(crate) fn put(&self, bytes: &[u8]) -> usize {
         if !self.backing.writable {
-            return Ok(0);
+            return 0;
         }
-        let part = self.first(len);
-        if self.backing.is_host() {
-            return Ok(part.put_raw(bytes.as_ptr(), len));
-        }
-        part.in_steps(|into, done| {
-            let rest = bytes.get(done..).unwrap_or_default();
-            into.fill(|buffer, room| {
-                let len = room.min(rest.len());
-                // SAFETY: `fill` gives a buffer of `room` bytes, which no slice can overlap.
-                unsafe { std::ptr::copy_nonoverlapping(rest.as_ptr(), buffer, len) };
-                Ok(len)
-            })
-        })?;
-        Ok(len)
+        let len = bytes.len().min(self.len());
+        // SAFETY: `len` bytes lie inside this part and inside the slice, which cannot overlap: no
+        // references to registered memory exist.
+        unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), self.pointer(), len) };
+        len
     }
 
     /// Copies bytes out of this part; returns how many there were.
-    ///
-    /// # Errors
-    /// What the GPU answers, where it is one's memory.
-    pub(crate) fn get(&self, out: &mut [u8]) -> io::Result<usize> {
+    pub(crate) fn get(&self, out: &mut [u8]) -> usize {
         let len = out.len().min(self.len());
-        let mut done = 0;
-        while done < len {
-            let rest = out.get_mut(done..len).unwrap_or_default();
-            done += self.skip(done).drain(|bytes, there| {
-                let len = there.min(rest.len());
-                // SAFETY: `drain` gives memory of `there` bytes, which no exclusive slice overlaps.
-                unsafe { std::ptr::copy_nonoverlapping(bytes, rest.as_mut_ptr(), len) };
-                Ok(len)
-            })?;
-        }
-        Ok(len)
-    }
-
-    /// Lets `put` write the start of this part: in place where it is host memory, through a buffer
-    /// where it is a GPU's. Answers how many bytes were put.
-    pub(crate) fn fill(
-        &self,
-        put: impl FnOnce(*mut u8, usize) -> io::Result<usize>,
-    ) -> io::Result<usize> {
-        match (self.backing.by_gpu(), self.backing.is_host()) {
-            (Some(device), _) => device.fill(self.range.clone(), put),
-            (None, true) => put(self.pointer(), self.len()),
-            (None, false) => Err(io::Error::from(io::ErrorKind::Unsupported)),
-        }
-    }
-
-    /// Lets `take` have the start of this part, as [`Span::fill`] does the other way.
-    fn drain(&self, take: impl FnOnce(*const u8, usize) -> io::Result<usize>) -> io::Result<usize> {
-        match (self.backing.by_gpu(), self.backing.is_host()) {
-            (Some(device), _) => device.drain(self.range.clone(), take),
-            (None, true) => take(self.pointer(), self.len()),
-            (None, false) => Err(io::Error::from(io::ErrorKind::Unsupported)),
-        }
-    }
-
-    /// Copies up to `len` bytes into this part of host memory, from memory of that length.
-    fn put_raw(&self, bytes: *const u8, len: usize) -> usize {
-        let len = len.min(self.len());
-        // SAFETY: `len` bytes lie inside this part and behind the pointer, which cannot overlap: no
-        // references to registered memory exist, and buffers are nobody else's.
-        unsafe { std::ptr::copy_nonoverlapping(bytes, self.pointer(), len) };
+        // SAFETY: as in `put`.
+        unsafe { std::ptr::copy_nonoverlapping(self.pointer(), out.as_mut_ptr(), len) };
         len
-    }
-
-    /// Copies up to `len` bytes out of this part of host memory, into memory of that length.
-    fn get_raw(&self, out: *mut u8, len: usize) -> usize {
-        let len = len.min(self.len());
-        // SAFETY: as in `put_raw`.
-        unsafe { std::ptr::copy_nonoverlapping(self.pointer(), out, len) };
-        len
-    }
-}
-
-/// Whether the copy engine of one GPU gets from its memory to the other's.
-pub(crate) fn reaches(from: &Backing, to: &Backing) -> Result<(), PeerRefusal> {
-    match (from.device(), to.device()) {
-        (Some(from), Some(to)) => from.gpu().reach(to.gpu()),
-        _ => Ok(()),
     }
 }
 
@@ -571,34 +471,6 @@ impl Buffer {
         }
     }
 
-    /// Memory of GPU number `gpu`: peers and NICs reach it as far as the machine allows, by RDMA, by
-    /// the copy engines of GPUs, or through host memory.
-    ///
-    /// # Errors
-    /// When the memory has no address, which none has.
-    pub fn of_gpu(gpu: u32, memory: Arc<DeviceMemory>) -> Result<Self, MemoryError> {
-        let bytes = memory.len();
-        let backing = Backing::of_gpu(gpu, memory, true);
-        let backing = backing.map_err(|source| MemoryError::Host { bytes, source })?;
-        Ok(Self {
-            backing: Arc::new(backing),
-        })
-    }
-
-    /// `len` new bytes of a GPU's memory; what they hold is not defined.
-    ///
-    /// # Errors
-    /// When the GPU has no room.
-    pub fn on_gpu(gpu: &crate::gpu::Gpu, len: usize) -> Result<Self, MemoryError> {
-        let memory = DeviceMemory::allocate(gpu.device(), len);
-        let memory = memory.map_err(|source| MemoryError::Gpu {
-            gpu: gpu.index(),
-            bytes: len,
-            source,
-        })?;
-        Self::of_gpu(gpu.index(), memory)
-    }
-
     /// Hands the backing over for registration.
     pub(crate) fn into_backing(self) -> Arc<Backing> {
         self.backing
@@ -628,7 +500,7 @@ impl Buffer {
 
     /// The bytes; empty when they are not host memory.
     pub fn as_slice(&self) -> &[u8] {
-        if !self.backing.is_host() {
+        if !matches!(self.backing.place, Place::Host(_)) {
             return &[];
         }
         // SAFETY: the bytes are initialised host memory, and this buffer is the backing's only
@@ -638,7 +510,7 @@ impl Buffer {
 
     /// The bytes for writing; `None` when they are not host memory or may only be read.
     pub fn as_mut_slice(&mut self) -> Option<&mut [u8]> {
-        let host = self.backing.is_host();
+        let host = matches!(self.backing.place, Place::Host(_));
         // SAFETY: as in `as_slice`, and `&mut self` makes this the only reference.
         (host && self.backing.writable)
             .then(|| unsafe { std::slice::from_raw_parts_mut(self.backing.as_ptr(), self.len()) })
@@ -659,11 +531,9 @@ mod tests {
         let copy = rustix::io::dup(file).expect("dup");
         let mapped = Arc::new(Backing::map(copy, 10_000, false).expect("mapped"));
         let mut out = [0; 2];
-        let read = mapped.span(9_998..10_000).expect("inside").get(&mut out);
-        assert_eq!(read.expect("host memory"), 2);
+        assert_eq!(mapped.span(9_998..10_000).expect("inside").get(&mut out), 2);
         assert_eq!(out, [0, 7]);
-        let put = mapped.span(0..1).expect("inside").put(&[1]);
-        assert_eq!(put.expect("host memory"), 0, "read only");
+        assert_eq!(mapped.span(0..1).expect("inside").put(&[1]), 0, "read only");
         assert!(mapped.span(9_999..10_001).is_none());
     }
 

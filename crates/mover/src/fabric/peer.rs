@@ -9,10 +9,11 @@ use crowfly_route::policy::Policy;
 
 use super::descriptor::{RegionDescriptor, RemoteSlice};
 use super::error::FabricError;
-use super::flight::{Order, Run};
+use super::flight::Order;
 use super::identity::Incarnation;
 use super::memory::Backing;
-use super::provider::{FlightId, Imm, Verb};
+use super::plan::Kind;
+use super::provider::{Imm, Run, Verb};
 use super::rail::RailReport;
 use super::region::LocalSlice;
 use super::session::{MAX_CHECKED_RUNS, Mailbox, Session};
@@ -147,7 +148,7 @@ impl Peer {
             policy: options.policy.unwrap_or(self.policy),
             allowed: options.allowed(),
         };
-        self.start(Ok(order), options)
+        self.start(order, options)
     }
 
     /// Sends a message of up to [`MAX_MESSAGE`](super::MAX_MESSAGE) bytes; done when it is in the
@@ -217,9 +218,11 @@ impl Peer {
         imm: Option<Imm>,
         options: Options,
     ) -> Transfer {
-        let run = Order::run(local, remote);
-        let order = run.and_then(|run| self.order(verb, local, remote, vec![run], imm, options));
-        self.start(order, options)
+        let run = match Order::run(local, remote) {
+            Ok(run) => run,
+            Err(error) => return Transfer::ended(Err(error)),
+        };
+        self.carry(verb, local, remote, Runs::One(run), imm, options)
     }
 
     #[expect(
@@ -236,20 +239,52 @@ impl Peer {
         imm: Option<Imm>,
         options: Options,
     ) -> Transfer {
-        let order = runs(local, remote, page_len, pages)
-            .and_then(|runs| self.order(verb, local, remote, runs, imm, options));
-        self.start(order, options)
+        match runs(local, remote, page_len, pages) {
+            Ok(runs) => self.carry(verb, local, remote, Runs::Many(runs), imm, options),
+            Err(error) => Transfer::ended(Err(error)),
+        }
     }
 
-    fn order(
+    /// Moves bytes: before this returns, where they are few and there is nothing to tell or compare.
+    fn carry(
         &self,
         verb: Verb,
         local: &LocalSlice,
         remote: &RemoteSlice,
-        runs: Vec<Run>,
+        runs: Runs,
         imm: Option<Imm>,
         options: Options,
-    ) -> Result<Order, FabricError> {
+    ) -> Transfer {
+        if let Err(error) = self.may(verb, local, remote) {
+            return Transfer::ended(Err(error));
+        }
+        let kind = Kind {
+            verb,
+            policy: options.policy.unwrap_or(self.policy),
+            local: Some(&local.region),
+            remote: Some(&remote.region),
+        };
+        if imm.is_none() && !options.verify {
+            let session = &self.session;
+            let clock = || session.now();
+            if let Some(outcome) = session.scheduler.at_once(&kind, runs.as_slice(), clock) {
+                return Transfer::ended(outcome);
+            }
+        }
+        let order = Order {
+            verb,
+            local: Some(Arc::clone(&local.region)),
+            remote: Some(remote.region.clone()),
+            runs: runs.into_vec(),
+            imm,
+            policy: kind.policy,
+            allowed: options.allowed(),
+        };
+        self.start(order, options)
+    }
+
+    /// Whether a transfer of this kind is allowed.
+    fn may(&self, verb: Verb, local: &LocalSlice, remote: &RemoteSlice) -> Result<(), FabricError> {
         let (described, connected) = (remote.region.owner(), self.session.peer);
         if described != connected {
             return Err(FabricError::StaleDescriptor {
@@ -272,29 +307,16 @@ impl Peer {
         if local.region.gate.is_closed() {
             return Err(FabricError::Deregistered);
         }
-        Ok(Order {
-            verb,
-            local: Some(Arc::clone(&local.region)),
-            remote: Some(Arc::clone(&remote.region)),
-            runs,
-            imm,
-            policy: options.policy.unwrap_or(self.policy),
-            allowed: options.allowed(),
-        })
+        Ok(())
     }
 
-    fn start(&self, order: Result<Order, FabricError>, options: Options) -> Transfer {
+    fn start(&self, order: Order, options: Options) -> Transfer {
         let slot = Arc::new(Slot::default());
+        if options.verify {
+            return self.start_checked(order, slot);
+        }
         let session = &self.session;
         let scheduler: Arc<dyn Canceller> = session.scheduler.clone();
-        let order = match order {
-            Ok(order) if options.verify => return self.start_checked(order, slot),
-            Ok(order) => order,
-            Err(error) => {
-                slot.put(Err(error));
-                return Transfer::new(slot, Arc::downgrade(&scheduler), FlightId(0));
-            }
-        };
         let flight = session.scheduler.start(order, &slot, session.now());
         Transfer::new(slot, Arc::downgrade(&scheduler), flight)
     }
@@ -303,11 +325,10 @@ impl Peer {
     fn start_checked(&self, order: Order, slot: Arc<Slot>) -> Transfer {
         let both: Arc<dyn Canceller> = self.session.canceller.clone();
         if order.runs.len() > MAX_CHECKED_RUNS {
-            slot.put(Err(FabricError::QueueFull {
+            return Transfer::ended(Err(FabricError::QueueFull {
                 what: "pages of one verified transfer",
                 limit: MAX_CHECKED_RUNS,
             }));
-            return Transfer::new(slot, Arc::downgrade(&both), FlightId(0));
         }
         let (session, copy, last) = (
             Arc::downgrade(&self.session),
@@ -327,6 +348,28 @@ impl Peer {
         let flight = self.session.scheduler.start(order, &Arc::new(moved), now);
         let _ = number.set(flight);
         Transfer::new(slot, Arc::downgrade(&both), flight)
+    }
+}
+
+/// The runs of a transfer. Most have one, for which nothing is allocated.
+enum Runs {
+    One(Run),
+    Many(Vec<Run>),
+}
+
+impl Runs {
+    fn as_slice(&self) -> &[Run] {
+        match self {
+            Self::One(run) => std::slice::from_ref(run),
+            Self::Many(runs) => runs,
+        }
+    }
+
+    fn into_vec(self) -> Vec<Run> {
+        match self {
+            Self::One(run) => vec![run],
+            Self::Many(runs) => runs,
+        }
     }
 }
 

@@ -126,35 +126,9 @@ pub struct Registration {
     pub obstacles: Vec<Obstacle>,
     /// Whether the memory's device sees what the NIC wrote into it, and why.
     pub visibility: Visibility,
-    /// What makes the NIC's writes visible to the memory's device and says what came of it; `None`
-    /// where there is nothing to be done.
-    pub flush: Option<Flush>,
 }
 
-/// Makes what a NIC wrote visible to the memory's device.
-pub type Flush = Arc<dyn Fn() -> Visibility + Send + Sync>;
-
 impl Registration {
-    /// A registration by which threads of this process copy, to which a NIC's keys mean nothing.
-    pub(crate) fn by_copies(memory: &Backing) -> Self {
-        Self {
-            address: 0,
-            key: Vec::new(),
-            keep: Arc::new(()),
-            obstacles: Vec::new(),
-            visibility: match memory.device() {
-                Some(_) => Self::copied_by_the_gpu(),
-                None => Self::visible_to_the_host(),
-            },
-            flush: None,
-        }
-    }
-
-    /// What is said where a GPU's copy engine wrote the bytes.
-    pub fn copied_by_the_gpu() -> Visibility {
-        Visibility::NotNeeded("the GPU's copies were waited for".into())
-    }
-
     /// What is said of host memory.
     pub fn visible_to_the_host() -> Visibility {
         Visibility::NotNeeded("host memory is coherent with the CPU and with DMA".into())
@@ -220,6 +194,30 @@ pub enum Verb {
     Read,
 }
 
+/// A run of bytes that lie together at both ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Run {
+    /// Where it starts in the local region.
+    pub local: u64,
+    /// Where it starts in the remote region.
+    pub remote: u64,
+    /// Its length.
+    pub len: u64,
+}
+
+/// A transfer that a link could carry out before the call that starts it returns.
+#[derive(Clone, Copy, Debug)]
+pub struct Short<'a> {
+    /// What it does.
+    pub verb: Verb,
+    /// The local memory.
+    pub local: &'a RegionCore,
+    /// The remote region.
+    pub remote: &'a RegionDescriptor,
+    /// The runs of bytes; inside both regions.
+    pub runs: &'a [Run],
+}
+
 /// A run of bytes of an op.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Segment {
@@ -250,14 +248,11 @@ pub struct Op {
     /// The local memory; `None` when no bytes move.
     pub local: Option<Local>,
     /// The remote region; `None` when no bytes move.
-    pub remote: Option<Arc<RegionDescriptor>>,
+    pub remote: Option<RegionDescriptor>,
     /// The runs of bytes; inside both regions.
     pub segments: Vec<Segment>,
     /// What the receiver is told once the bytes are there, and the transfer it belongs to.
     pub imm: Option<(Imm, FlightId)>,
-    /// Whether it may only go straight: a link that would have to take a [`Link::detour`] answers
-    /// [`OpError::Elsewhere`].
-    pub straight: bool,
 }
 
 impl Op {
@@ -317,8 +312,6 @@ pub enum OpError {
     Rail(String),
     /// The op itself cannot work: the error for the caller.
     Op(FabricError),
-    /// The link turned out not to reach the memory, and works on for others; why.
-    Elsewhere(Vec<Obstacle>),
 }
 
 /// An op's work, left to the thread that posted it. It calls [`Events`], as rule 4 has it.
@@ -345,18 +338,7 @@ pub trait Link: Send + Sync {
         remote: Option<&RegionDescriptor>,
     ) -> Result<(), Vec<Obstacle>>;
 
-    /// Why bytes between these two pass a buffer in host RAM although a GPU has them at one end, as
-    /// far as it is known now; `None` where they do not.
-    fn detour(
-        &self,
-        _verb: Verb,
-        _local: Option<&RegionCore>,
-        _remote: Option<&RegionDescriptor>,
-    ) -> Option<Obstacle> {
-        None
-    }
-
-    /// The hops that its bytes take, but for a detour.
+    /// The hops that its bytes take.
     fn route(&self, verb: Verb, from: Place, to: Place) -> Route;
 
     /// Starts an op.
@@ -364,6 +346,13 @@ pub trait Link: Send + Sync {
     /// # Errors
     /// When it was not accepted.
     fn post(&self, op: Op) -> Result<Posted, Refusal>;
+
+    /// Carries a short transfer out in the calling thread, where nothing has to be asked for first;
+    /// answers the CPU time of threads that helped, which [`Link::cpu`] does not count. `None` when it
+    /// has to be posted. The engine holds no lock meanwhile.
+    fn at_once(&self, _short: &Short<'_>) -> Option<Result<CpuSeconds, OpError>> {
+        None
+    }
 
     /// Starts an op for a thread that would rather carry it out than wait for another to: what it is
     /// to do, once it holds no lock, is added to `chores`. The op ends as any other that is in flight.

@@ -8,10 +8,10 @@ use std::time::Duration;
 use crowfly_route::hop::Class;
 use crowfly_route::obstacle::{Code, Fix, Obstacle};
 use crowfly_route::policy::Policy;
-use crowfly_route::receipt::Path;
+use crowfly_route::receipt::{CpuSeconds, Path};
 use crowfly_route::units::Bytes;
 
-use super::flight::Before;
+use super::account::{Mark, Meter};
 use super::nics::Nearness;
 use super::provider::{FlightId, Imm, Link, OpId, Segment};
 
@@ -110,6 +110,7 @@ pub(crate) struct RailState {
     pub returns: u64,
     earlier: RailTotals,
     pub totals: RailTotals,
+    meter: Meter,
 }
 
 impl RailState {
@@ -126,12 +127,24 @@ impl RailState {
             returns: 0,
             earlier: RailTotals::default(),
             totals: RailTotals::default(),
+            meter: Meter::default(),
         }
     }
 
     /// Bytes in flight.
     pub(crate) const fn bytes(&self) -> u64 {
         self.bytes
+    }
+
+    /// An op of so many bytes is about to be posted. Its time counts from here: the link may be
+    /// through with it before the post returns.
+    pub(crate) fn posting(&mut self, bytes: u64) -> Mark {
+        self.meter.start(bytes, self.rail.link.cpu())
+    }
+
+    /// The link did not take it.
+    pub(crate) fn refused(&mut self, mark: Mark) {
+        self.meter.end(mark, self.rail.link.cpu());
     }
 
     /// The link has the op.
@@ -146,7 +159,8 @@ impl RailState {
 
     /// The link does not have the op any more.
     pub(crate) fn gave_back(&mut self, op: OpId) -> Option<InFlight> {
-        let entry = self.ops.remove(&op)?;
+        let mut entry = self.ops.remove(&op)?;
+        entry.cpu = self.meter.end(entry.mark, self.rail.link.cpu());
         self.bytes -= entry.bytes;
         self.rail.load.0.fetch_sub(entry.bytes, Ordering::Relaxed);
         self.full = false;
@@ -158,19 +172,14 @@ impl RailState {
     pub(crate) fn dropped_all(&mut self) -> Vec<(OpId, InFlight)> {
         let mut dropped: Vec<(OpId, InFlight)> = self.ops.drain().collect();
         dropped.sort_by_key(|(op, _)| *op);
+        let now = self.rail.link.cpu();
+        for (_, entry) in &mut dropped {
+            entry.cpu = self.meter.end(entry.mark, now);
+        }
         self.rail.load.0.fetch_sub(self.bytes, Ordering::Relaxed);
         self.bytes = 0;
         self.full = false;
         dropped
-    }
-
-    /// What it had moved and used so far; with a look at its port's counters if `look`.
-    pub(crate) fn before(&self, look: bool) -> Before {
-        Before {
-            cpu: self.rail.link.cpu(),
-            moved: self.moved(),
-            port: look.then(|| self.rail.link.port_counters()),
-        }
     }
 
     /// Ends a link whose place another one has.
@@ -209,10 +218,6 @@ impl RailState {
             && self.ops.len() < limits.ops
             && (self.ops.is_empty() || self.bytes < limits.bytes)
     }
-
-    pub(crate) fn moved(&self) -> u64 {
-        self.totals.written.0 + self.totals.read.0
-    }
 }
 
 /// An op that a link has and that has not ended.
@@ -221,6 +226,9 @@ pub(crate) struct InFlight {
     pub segments: Vec<Segment>,
     pub imm: Option<Imm>,
     pub bytes: u64,
+    pub mark: Mark,
+    /// CPU time that the link spent on it, once it has given it back.
+    pub cpu: CpuSeconds,
     /// Since when its memory is waited for.
     pub leaving: Option<Duration>,
 }

@@ -3,7 +3,8 @@
 //!
 //! It is a plain state machine under one lock. Time comes in from outside, and links are reached
 //! through [`Link`](super::provider::Link) alone, so a simulation drives the very code that runs in production.
-//! `posting` chooses rails and posts; `ending` settles what became of it.
+//! `planning` chooses rails, `posting` posts, `ending` settles what became of it; `short` is for what
+//! needs none of that.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -11,18 +12,19 @@ use std::time::Duration;
 
 use crowfly_route::hop::Class;
 use crowfly_route::policy::Policy;
-use crowfly_route::receipt::Visibility;
 
-use super::account;
 use super::error::FabricError;
 use super::flight::{Flight, Order};
 use super::identity::Incarnation;
-use super::provider::{Chore, FlightId, Flush, OpError, OpId, RailId};
+use super::plan::Plans;
+use super::provider::{Chore, FlightId, OpError, OpId, RailId};
 use super::rail::{Missing, Rail, RailReport, RailState, allows};
 use super::transfer::{Canceller, Outcome, Slot};
 
 mod ending;
+mod planning;
 mod posting;
+mod short;
 
 /// The most transfers that one peer may have under way.
 pub const MAX_FLIGHTS: usize = 4096;
@@ -31,7 +33,7 @@ pub const STRIPE: u64 = 128 << 10;
 /// Transfers up to this size are carried out by the thread that starts them, where the link lets it:
 /// source and target fit into one core's own cache (2 MiB where this was measured), and to wake other
 /// threads takes as long as such a copy. From 1 MiB on several cores together were faster.
-const HERE: u64 = 768 << 10;
+const HERE: u64 = 2 << 20;
 /// How often one transfer's pieces may move to another rail.
 const MAX_RETRIES: u64 = 1024;
 /// How long a cancelled op may hold its memory before its link is closed.
@@ -44,6 +46,7 @@ struct State {
     rails: BTreeMap<RailId, RailState>,
     /// Rails that the two ends do not have, and why.
     missing: Vec<Missing>,
+    plans: Plans,
     flights: BTreeMap<FlightId, Flight>,
     /// Flights with something left to post, in the order they came.
     waiting: VecDeque<FlightId>,
@@ -54,40 +57,7 @@ struct State {
     /// While a transfer is being started: its number, and what its own thread is to do for it.
     starting: Option<(FlightId, Vec<Chore>)>,
     /// Ended flights, to be told once the lock is let go of.
-    ended: Vec<Ended>,
-}
-
-/// The end of a flight.
-struct Ended {
-    slot: Arc<Slot>,
-    outcome: Outcome,
-    /// What makes visible to the memory's device what NICs wrote into it.
-    flushes: Vec<Flush>,
-}
-
-impl Ended {
-    const fn failed(slot: Arc<Slot>, error: FabricError) -> Self {
-        Self {
-            slot,
-            outcome: Err(error),
-            flushes: Vec::new(),
-        }
-    }
-
-    fn tell(mut self) {
-        if let Ok(delivery) = &mut self.outcome {
-            let mut found = self.flushes.iter().map(|flush| flush());
-            if let Some(first) = found.next() {
-                let worst = found.fold(first, account::less_certain);
-                let known = delivery.receipt.visibility.clone();
-                delivery.receipt.visibility = match known {
-                    Visibility::NotNeeded(_) => worst,
-                    known => account::less_certain(known, worst),
-                };
-            }
-        }
-        self.slot.put(self.outcome);
-    }
+    ended: Vec<(Arc<Slot>, Outcome)>,
 }
 
 /// All transfers with one peer.
@@ -100,6 +70,7 @@ impl Scheduler {
             silence,
             rails: BTreeMap::new(),
             missing: Vec::new(),
+            plans: Plans::default(),
             flights: BTreeMap::new(),
             waiting: VecDeque::new(),
             next_flight: 1,
@@ -121,19 +92,24 @@ impl Scheduler {
         let result = step(&mut state);
         let ended = std::mem::take(&mut state.ended);
         drop(state);
-        ended.into_iter().for_each(Ended::tell);
+        for (slot, outcome) in ended {
+            slot.put(outcome);
+        }
         result
     }
 
     pub(crate) fn add_rail(&self, id: RailId, rail: Rail, class: Class) {
         self.step(|state| {
             state.rails.insert(id, RailState::new(rail, class));
+            state.plans.forget();
         });
     }
 
     /// Says which rails there could be and are not.
     pub(crate) fn is_missing(&self, missing: Vec<Missing>) {
-        self.state().missing = missing;
+        let mut state = self.state();
+        state.missing = missing;
+        state.plans.forget();
     }
 
     /// A rail that was down has come back by a new link. Its number is new, so that what the old link

@@ -2,14 +2,16 @@
 
 use std::fmt;
 use std::future::Future;
+use std::ops::Deref;
 use std::pin::Pin;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 
-use crowfly_route::receipt::{Path, Receipt};
+use crowfly_route::receipt::{CpuSeconds, Path, Receipt, Verification};
 use crowfly_route::units::Bytes;
 
+use super::account::Account;
 use super::error::FabricError;
 use super::identity::Incarnation;
 use super::provider::FlightId;
@@ -59,17 +61,87 @@ pub struct LeftOut {
     pub why: String,
 }
 
-/// What a finished transfer did.
+/// What a finished transfer did, written down.
 #[derive(Clone, Debug)]
-pub struct Delivery {
-    /// Which peer it was with.
-    pub peer: Incarnation,
+pub struct Written {
     /// What it did. CPU seconds are those of this process.
     pub receipt: Receipt,
     /// The same bytes by NIC.
     pub nics: Vec<NicShare>,
     /// Rails of the same path that were not used, and why not.
     pub left_out: Vec<LeftOut>,
+}
+
+/// What a finished transfer did. It reads as what is [`Written`], which it becomes when somebody
+/// first looks: to write a receipt takes as long as to move a page.
+#[derive(Clone)]
+pub struct Delivery {
+    /// Which peer it was with.
+    pub peer: Incarnation,
+    account: Account,
+    written: OnceLock<Box<Written>>,
+}
+
+impl fmt::Debug for Delivery {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.account.fmt(f)
+    }
+}
+
+impl Delivery {
+    pub(crate) fn new(account: Account) -> Self {
+        Self {
+            peer: account.plan.peer,
+            account,
+            written: OnceLock::new(),
+        }
+    }
+
+    /// Bytes that were moved.
+    pub const fn bytes(&self) -> Bytes {
+        Bytes(self.account.requested)
+    }
+
+    /// The wall time from the start to the end.
+    pub const fn wall(&self) -> Duration {
+        self.account.wall
+    }
+
+    /// CPU time of this process's threads that moved the bytes.
+    pub const fn cpu(&self) -> CpuSeconds {
+        self.account.cpu
+    }
+
+    /// The bytes by engine path.
+    pub fn paths(&self) -> impl Iterator<Item = (Path, Bytes)> {
+        self.account.paths()
+    }
+
+    /// The receipt alone.
+    pub fn into_receipt(self) -> Receipt {
+        let Self {
+            account, written, ..
+        } = self;
+        match written.into_inner() {
+            Some(written) => written.receipt,
+            None => account.written().receipt,
+        }
+    }
+
+    /// Both ends were compared.
+    pub(crate) fn verified(&mut self, verification: Verification) {
+        self.account.verification = verification;
+        self.written = OnceLock::new();
+    }
+}
+
+impl Deref for Delivery {
+    type Target = Written;
+
+    fn deref(&self) -> &Written {
+        self.written
+            .get_or_init(|| Box::new(self.account.written()))
+    }
 }
 
 /// The end of a transfer.
@@ -83,6 +155,8 @@ struct State<T> {
     then: Option<Then<T>>,
     taken: bool,
     waker: Option<Waker>,
+    /// Threads that wait: to wake nobody costs a system call as well.
+    waiting: usize,
 }
 
 /// Where the end of a transfer is put down for whoever waits for it.
@@ -99,6 +173,7 @@ impl<T> Default for Slot<T> {
                 then: None,
                 taken: false,
                 waker: None,
+                waiting: 0,
             }),
             ended: Condvar::new(),
         }
@@ -131,7 +206,7 @@ impl<T> Slot<T> {
     }
 
     pub(crate) fn put(&self, outcome: Outcome<T>) {
-        let waker = {
+        let (waker, waiting) = {
             let mut state = self.state();
             if state.outcome.is_some() || state.taken {
                 return;
@@ -142,9 +217,11 @@ impl<T> Slot<T> {
                 return then(outcome);
             }
             state.outcome = Some(outcome);
-            state.waker.take()
+            (state.waker.take(), state.waiting > 0)
         };
-        self.ended.notify_all();
+        if waiting {
+            self.ended.notify_all();
+        }
         if let Some(waker) = waker {
             waker.wake();
         }
@@ -161,16 +238,30 @@ pub(crate) trait Canceller: Send + Sync {
 /// Dropping it cancels; the memory belongs to the engine until the last byte has come to rest. To
 /// let it run on alone, [`Transfer::detach`] it.
 #[must_use = "dropping a transfer cancels it"]
-pub struct Transfer<T = Delivery> {
+pub struct Transfer<T = Delivery>(Course<T>);
+
+enum Course<T> {
+    /// It ended before the call that started it returned; `None` when the end was taken.
+    Ended(Option<Outcome<T>>),
+    Running(Running<T>),
+}
+
+struct Running<T> {
     slot: Arc<Slot<T>>,
     canceller: Weak<dyn Canceller>,
     flight: FlightId,
     detached: bool,
 }
 
+/// Nothing of it is ever pinned.
+impl<T> Unpin for Transfer<T> {}
+
 impl<T> fmt::Debug for Transfer<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Transfer({})", self.flight.0)
+        match &self.0 {
+            Course::Ended(_) => f.write_str("Transfer(ended)"),
+            Course::Running(running) => write!(f, "Transfer({})", running.flight.0),
+        }
     }
 }
 
@@ -180,33 +271,30 @@ impl<T> Transfer<T> {
         canceller: Weak<dyn Canceller>,
         flight: FlightId,
     ) -> Self {
-        Self {
+        Self(Course::Running(Running {
             slot,
             canceller,
             flight,
             detached: false,
-        }
+        }))
+    }
+
+    /// One that has ended already.
+    pub(crate) const fn ended(outcome: Outcome<T>) -> Self {
+        Self(Course::Ended(Some(outcome)))
     }
 
     /// Waits for the end. It comes within the transfer's own deadline.
     ///
     /// # Errors
     /// Why the transfer failed.
-    pub fn wait(self) -> Outcome<T> {
-        let mut state = self.slot.state();
-        loop {
-            if let Some(outcome) = state.outcome.take() {
-                state.taken = true;
-                return outcome;
-            }
-            if state.taken {
-                return Err(FabricError::Cancelled);
-            }
-            state = self
+    pub fn wait(mut self) -> Outcome<T> {
+        match &mut self.0 {
+            Course::Ended(outcome) => outcome.take().unwrap_or(Err(FabricError::Cancelled)),
+            Course::Running(running) => running
                 .slot
-                .ended
-                .wait(state)
-                .unwrap_or_else(PoisonError::into_inner);
+                .wait(None)
+                .unwrap_or(Err(FabricError::Cancelled)),
         }
     }
 
@@ -214,48 +302,85 @@ impl<T> Transfer<T> {
     ///
     /// # Errors
     /// Why the transfer failed, inside of `Ok`; the transfer itself when it still runs.
-    pub fn wait_for(self, time: Duration) -> Result<Outcome<T>, Self> {
-        let until = Instant::now() + time;
-        let mut state = self.slot.state();
-        loop {
-            if let Some(outcome) = state.outcome.take() {
-                state.taken = true;
-                return Ok(outcome);
-            }
-            let left = until.saturating_duration_since(Instant::now());
-            if left.is_zero() {
-                break;
-            }
-            let waited = self.slot.ended.wait_timeout(state, left);
-            state = waited.unwrap_or_else(PoisonError::into_inner).0;
-        }
-        drop(state);
-        Err(self)
+    pub fn wait_for(mut self, time: Duration) -> Result<Outcome<T>, Self> {
+        let outcome = match &mut self.0 {
+            Course::Ended(outcome) => Some(outcome.take().unwrap_or(Err(FabricError::Cancelled))),
+            Course::Running(running) => running.slot.wait(Some(Instant::now() + time)),
+        };
+        outcome.ok_or(self)
     }
 
     /// Whether it has ended, so that waiting returns at once.
     pub fn is_finished(&self) -> bool {
-        self.slot.is_put()
+        match &self.0 {
+            Course::Ended(_) => true,
+            Course::Running(running) => running.slot.is_put(),
+        }
     }
 
     /// Ends it early; waiting then answers [`FabricError::Cancelled`] unless it was done before.
     pub fn cancel(&self) {
-        if let Some(canceller) = self.canceller.upgrade() {
-            canceller.cancel(self.flight);
+        if let Course::Running(running) = &self.0 {
+            running.cancel();
         }
     }
 
     /// Lets it run on with nobody waiting. Its account still goes into the running totals.
     pub fn detach(mut self) {
-        self.detached = true;
+        if let Course::Running(running) = &mut self.0 {
+            running.detached = true;
+        }
+    }
+}
+
+impl<T> Slot<T> {
+    /// Waits for the end, at most until then; `None` when it did not come.
+    fn wait(&self, until: Option<Instant>) -> Option<Outcome<T>> {
+        let mut state = self.state();
+        loop {
+            if let Some(outcome) = state.outcome.take() {
+                state.taken = true;
+                return Some(outcome);
+            }
+            if state.taken {
+                return Some(Err(FabricError::Cancelled));
+            }
+            let left = until.map(|until| until.saturating_duration_since(Instant::now()));
+            if left.is_some_and(|left| left.is_zero()) {
+                return None;
+            }
+            state.waiting += 1;
+            state = match left {
+                None => (self.ended.wait(state)).unwrap_or_else(PoisonError::into_inner),
+                Some(left) => {
+                    let waited = self.ended.wait_timeout(state, left);
+                    waited.unwrap_or_else(PoisonError::into_inner).0
+                }
+            };
+            state.waiting -= 1;
+        }
+    }
+}
+
+impl<T> Running<T> {
+    fn cancel(&self) {
+        if let Some(canceller) = self.canceller.upgrade() {
+            canceller.cancel(self.flight);
+        }
     }
 }
 
 impl<T> Future for Transfer<T> {
     type Output = Outcome<T>;
 
-    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Outcome<T>> {
-        let mut state = self.slot.state();
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Outcome<T>> {
+        let running = match &mut self.0 {
+            Course::Ended(outcome) => {
+                return Poll::Ready(outcome.take().unwrap_or(Err(FabricError::Cancelled)));
+            }
+            Course::Running(running) => running,
+        };
+        let mut state = running.slot.state();
         if let Some(outcome) = state.outcome.take() {
             state.taken = true;
             return Poll::Ready(outcome);
@@ -271,9 +396,9 @@ impl<T> Future for Transfer<T> {
     }
 }
 
-impl<T> Drop for Transfer<T> {
+impl<T> Drop for Running<T> {
     fn drop(&mut self) {
-        if !self.detached && !self.is_finished() {
+        if !self.detached && !self.slot.is_put() {
             self.cancel();
         }
     }

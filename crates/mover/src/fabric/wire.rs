@@ -214,7 +214,6 @@ pub(crate) enum Status {
     NotAllowed = 3,
     QueueFull = 4,
     NotMappable = 5,
-    DeviceFailed = 6,
 }
 
 impl Status {
@@ -226,13 +225,12 @@ impl Status {
             3 => Self::NotAllowed,
             4 => Self::QueueFull,
             5 => Self::NotMappable,
-            6 => Self::DeviceFailed,
             _ => return None,
         })
     }
 
     /// The error for the caller at the end that asked.
-    pub(crate) fn error(
+    pub(crate) const fn error(
         self,
         peer: Incarnation,
         len: u64,
@@ -247,10 +245,6 @@ impl Status {
                 len,
             },
             Self::NotAllowed | Self::NotMappable => FabricError::NotAllowed { what },
-            Self::DeviceFailed => FabricError::GpuFailed {
-                gpu: format!("a GPU of peer {peer}"),
-                why: "it does not say how".into(),
-            },
             Self::QueueFull => FabricError::QueueFull {
                 what: "messages or values at the peer",
                 limit: super::counter::MAX_COUNTERS,

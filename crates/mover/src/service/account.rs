@@ -145,7 +145,7 @@ impl Legs {
 
     /// A part crossed the fabric by a transfer of this end.
     pub(crate) fn crossed(&self, delivery: Delivery) {
-        let receipt = delivery.receipt;
+        let receipt = delivery.into_receipt();
         self.add(Leg {
             doing: Doing::Crossing,
             end: End::Here,

@@ -1,17 +1,18 @@
 //! What becomes of pieces and transfers: their ends, other rails after a failure, deadlines.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use crowfly_route::hop::Class;
-use crowfly_route::obstacle::Obstacle;
 use crowfly_route::units::Bytes;
 
-use super::{Ended, MAX_RETRIES, RELEASE_GRACE, State};
-use crate::fabric::account;
+use super::{MAX_RETRIES, RELEASE_GRACE, State};
 use crate::fabric::error::FabricError;
 use crate::fabric::flight::{Flight, Piece};
+use crate::fabric::port::PortCount;
 use crate::fabric::provider::{FlightId, OpError, OpId, RailId, Release, Verb};
 use crate::fabric::rail::{InFlight, Rail, RailState, rail_failed};
+use crate::fabric::transfer::Delivery;
 
 impl State {
     pub(super) fn completed(&mut self, rail: RailId, op: OpId, result: Result<(), OpError>) {
@@ -29,6 +30,7 @@ impl State {
             return;
         };
         flight.in_flight -= 1;
+        flight.pays(entry.cpu);
         match result {
             Ok(()) => {
                 known.totals.ops += 1;
@@ -44,7 +46,6 @@ impl State {
                 known.totals.failed_ops += 1;
                 self.fail(entry.flight, error);
             }
-            Err(OpError::Elsewhere(found)) => return self.go_elsewhere(rail, entry, found),
             Err(OpError::Rail(why)) => {
                 known.totals.failed_ops += 1;
                 let once = known.rail.link.limits().imm_once;
@@ -54,37 +55,6 @@ impl State {
             }
         }
         self.settle(entry.flight);
-    }
-
-    /// Puts a piece that a rail cannot carry back, for rails that can; the flight asks this one no more.
-    fn go_elsewhere(&mut self, rail: RailId, entry: InFlight, found: Vec<Obstacle>) {
-        let peer = self.peer.to_string();
-        let Some(flight) = self.flights.get_mut(&entry.flight) else {
-            return;
-        };
-        found.into_iter().for_each(|obstacle| flight.met(obstacle));
-        for tier in &mut flight.tiers {
-            tier.retain(|known| *known != rail);
-        }
-        flight.tiers.retain(|tier| !tier.is_empty());
-        if flight.tiers.is_empty() && flight.ending.is_none() {
-            let error = FabricError::Refused {
-                peer,
-                policy: flight.order.policy,
-                obstacles: flight.obstacles.clone(),
-            };
-            return self.fail(entry.flight, error);
-        }
-        if flight.ending.is_some() {
-            return self.settle(entry.flight);
-        }
-        flight.put_back(Piece {
-            segments: entry.segments,
-            imm: entry.imm,
-        });
-        if !self.waiting.contains(&entry.flight) {
-            self.waiting.push_back(entry.flight);
-        }
     }
 
     /// Puts a piece that a failed rail dropped back, for another rail.
@@ -118,6 +88,7 @@ impl State {
         if known.down.is_none() {
             known.down = Some(why.to_owned());
             known.rail.link.close();
+            self.plans.forget();
         }
         let obstacle = rail_failed(&known.rail, why);
         let once = known.rail.link.limits().imm_once;
@@ -126,6 +97,7 @@ impl State {
         for (_, entry) in dropped {
             if let Some(flight) = self.flights.get_mut(&entry.flight) {
                 flight.in_flight -= 1;
+                flight.pays(entry.cpu);
                 flight.met(obstacle.clone());
             }
             self.try_again(entry, once, why);
@@ -134,7 +106,7 @@ impl State {
         let stranded: Vec<FlightId> = self.waiting.iter().copied().collect();
         for id in stranded {
             let alive = self.flights.get(&id).is_none_or(|flight| {
-                let mut rails = flight.tiers.iter().flatten();
+                let mut rails = flight.plan.tiers.iter().flatten();
                 rails.any(|rail| self.rails.get(rail).is_some_and(|r| r.down.is_none()))
             });
             if !alive {
@@ -158,12 +130,15 @@ impl State {
         for flight in flights.values_mut().filter(|f| f.ending.is_none()) {
             let order = &flight.order;
             let link = &new.rail.link;
-            let reached = link.reaches(order.local.as_deref(), order.remote.as_deref());
-            let mut tiers = flight.tiers.iter_mut();
-            let tier = tiers.find(|tier| tier.iter().any(|old| followed.contains(old)));
+            let reached = link.reaches(order.local.as_deref(), order.remote.as_ref());
+            let mut tiers = flight.plan.tiers.iter();
+            let tier = tiers.position(|tier| tier.iter().any(|old| followed.contains(old)));
             if let (Some(tier), Ok(())) = (tier, reached) {
-                tier.push(id);
-                flight.before.insert(id, new.before(false));
+                let plan = Arc::make_mut(&mut flight.plan);
+                plan.goes_by(id, &new.rail, flight.order.local.as_deref());
+                if let Some(tier) = plan.tiers.get_mut(tier) {
+                    tier.push(id);
+                }
             }
         }
         for old in followed {
@@ -181,6 +156,7 @@ impl State {
             }
         }
         rails.insert(id, new);
+        self.plans.forget();
     }
 
     /// Ends a flight early: its memory is let go of first.
@@ -238,17 +214,19 @@ impl State {
             return;
         };
         self.waiting.retain(|waiting| *waiting != id);
-        self.ended.push(match flight.ending.take() {
-            Some(error) => Ended::failed(flight.slot, error),
-            None => {
-                account::note_detours(&mut flight, &self.rails);
-                Ended {
-                    outcome: Ok(account::delivery(&flight, self.peer, &self.rails, self.now)),
-                    flushes: account::flushes(&flight, &self.rails),
-                    slot: flight.slot,
-                }
-            }
-        });
+        let outcome = match flight.ending.take() {
+            Some(error) => Err(error),
+            None => Ok(Delivery::new(
+                flight.account(self.now, |rail| self.counted(rail)),
+            )),
+        };
+        self.ended.push((flight.slot, outcome));
+    }
+
+    /// What the port of a rail has counted by now.
+    fn counted(&self, rail: RailId) -> Result<PortCount, String> {
+        let known = self.rails.get(&rail).ok_or("the rail is gone")?;
+        known.rail.link.port_counters()
     }
 
     pub(super) fn overdue(&mut self) {
@@ -291,7 +269,7 @@ impl State {
                 .ops
                 .values()
                 .filter_map(|op| self.flights.get(&op.flight));
-            let mut rails = flights.flat_map(|flight| flight.tiers.iter().flatten());
+            let mut rails = flights.flat_map(|flight| flight.plan.tiers.iter().flatten());
             rails.any(|other| {
                 let other = self.rails.get(other).filter(|_| *other != id);
                 other.is_some_and(|other| usable(other) && !silent(other))

@@ -11,14 +11,14 @@ use crowfly_route::units::{Bytes, NumaNode};
 
 use super::*;
 use crate::fabric::descriptor::RegionDescriptor;
-use crate::fabric::flight::Run;
 use crate::fabric::gate::Gate;
 use crate::fabric::identity::Capability;
 use crate::fabric::memory::Buffer;
 use crate::fabric::nics::Nearness;
+use crate::fabric::plan::Kind;
 use crate::fabric::port::PortCount;
 use crate::fabric::provider::{
-    Chore, Limits, Link, Op, Posted, Refusal, Registration, Release, Verb,
+    Chore, Limits, Link, Op, Posted, Refusal, Registration, Release, Run, Short, Verb,
 };
 use crate::fabric::rail::NicLoad;
 use crate::fabric::region::{Access, RegionCore, Registered, Registrations};
@@ -37,6 +37,10 @@ struct Kept {
     dead: std::sync::atomic::AtomicBool,
     /// Bytes whose move was left to the thread that started the transfer, and which that thread saw to.
     left: Arc<Mutex<u64>>,
+    /// What it answers to short transfers that it could carry out at once, if it could.
+    at_once: Mutex<Option<Result<CpuSeconds, OpError>>>,
+    /// CPU time that it says to have used.
+    used: Mutex<f64>,
 }
 
 impl Link for Kept {
@@ -82,11 +86,17 @@ impl Link for Kept {
         chores.push(Box::new(move || *left.lock().expect("no panic") += bytes));
         self.post(op)
     }
+    fn at_once(&self, _: &Short<'_>) -> Option<Result<CpuSeconds, OpError>> {
+        self.at_once.lock().expect("no panic").clone()
+    }
     fn cancel(&self, _: OpId) -> Release {
         Release::Now
     }
     fn cpu(&self) -> CpuSeconds {
-        CpuSeconds::default()
+        CpuSeconds {
+            user: *self.used.lock().expect("no panic"),
+            system: 0.0,
+        }
     }
     fn close(&self) {}
     fn port_counters(&self) -> Result<PortCount, String> {
@@ -123,6 +133,8 @@ impl World {
                 counted: Mutex::new(Some(0)),
                 dead: false.into(),
                 left: Arc::default(),
+                at_once: Mutex::default(),
+                used: Mutex::default(),
             });
             let rail = Rail {
                 slot,
@@ -151,7 +163,7 @@ impl World {
     fn start(&self, verb: Verb, local: Arc<RegionCore>, bytes: u64) -> Arc<Slot> {
         let order = Order {
             verb,
-            remote: Some(Arc::new(local.descriptor.clone())),
+            remote: Some(local.descriptor.clone()),
             local: Some(local),
             runs: vec![Run {
                 local: 0,
@@ -246,6 +258,96 @@ fn given_a_short_transfer_then_the_thread_that_starts_it_carries_it_out_and_no_l
         "the longer one is left to the link's own threads"
     );
     assert_eq!(world.given()["mlx5_0:1"], 2 * HERE + 1);
+}
+
+/// A short write, carried out before this returns where the link does that.
+fn short(world: &World, local: &Arc<RegionCore>, bytes: u64) -> Option<Outcome> {
+    let run = Run {
+        local: 0,
+        remote: 0,
+        len: bytes,
+    };
+    let kind = Kind {
+        verb: Verb::Write,
+        policy: Policy::Prefer,
+        local: Some(local),
+        remote: Some(&local.descriptor),
+    };
+    let clock = || Duration::from_millis(3);
+    world.scheduler.at_once(&kind, &[run], clock)
+}
+
+#[test]
+fn given_a_link_that_carries_short_transfers_out_at_once_then_nothing_is_posted_and_all_is_counted()
+{
+    let world = World::new(&BOTH_SOCKETS[..1]);
+    let local = region(HERE + 1, None);
+    assert!(short(&world, &local, 1000).is_none(), "this link posts");
+    let helped = CpuSeconds {
+        user: 0.25,
+        system: 0.5,
+    };
+    *world.links[0].at_once.lock().expect("no panic") = Some(Ok(helped));
+    let delivery = short(&world, &local, 1000).expect("at once").expect("well");
+    assert_eq!((delivery.bytes(), delivery.cpu()), (Bytes(1000), helped));
+    assert!(delivery.receipt.is_whole());
+    let paths: Vec<_> = delivery.paths().collect();
+    assert_eq!(paths, [(Path::Verbs, Bytes(1000))]);
+    assert_eq!(delivery.nics[0].nic, "mlx5_0:1");
+    assert_eq!(world.given()["mlx5_0:1"], 0);
+    let totals = world.scheduler.report()[0].totals;
+    assert_eq!((totals.written, totals.ops), (Bytes(1000), 1));
+    assert!(short(&world, &local, HERE + 1).is_none(), "too long for it");
+    assert!(short(&world, &local, 0).is_none(), "nothing to carry");
+}
+
+#[test]
+fn when_a_link_cannot_carry_a_short_transfer_out_then_its_error_is_the_end_and_a_broken_rail_is_not()
+ {
+    let world = World::new(&BOTH_SOCKETS[..1]);
+    let local = region(1000, None);
+    let answer = |result| *world.links[0].at_once.lock().expect("no panic") = Some(Err(result));
+    answer(OpError::Op(FabricError::Deregistered));
+    let error = short(&world, &local, 1000)
+        .expect("an end")
+        .expect_err("an error");
+    assert_eq!(error.code(), "region-deregistered");
+    answer(OpError::Rail("the cable was cut".into()));
+    assert!(
+        short(&world, &local, 1000).is_none(),
+        "another rail may do it"
+    );
+    assert_eq!(world.scheduler.report()[0].totals.failed_ops, 2);
+    world
+        .scheduler
+        .down(RailId(0), "the cable was cut", Duration::ZERO);
+    answer(OpError::Op(FabricError::Deregistered));
+    assert!(
+        short(&world, &local, 1000).is_none(),
+        "a rail that is down is not asked"
+    );
+}
+
+#[test]
+fn when_transfers_overlap_then_their_receipts_share_the_links_cpu_time_and_lose_none() {
+    let world = World::new(&BOTH_SOCKETS[..1]);
+    let used = |seconds| *world.links[0].used.lock().expect("no panic") = seconds;
+    let early = world.write(1000, None);
+    used(8.0);
+    let late = world.write(1000, None);
+    used(10.0);
+    let late_cpu = {
+        // The second ends first, all of its bytes with it.
+        let op = world.links[0].ops.lock().expect("no panic").remove(1);
+        world
+            .scheduler
+            .completed(RailId(0), op.id, Ok(()), Duration::ZERO);
+        late.take().expect("it ended").expect("well").cpu().total()
+    };
+    used(11.0);
+    let early_cpu = world.finish(&early, |_, bytes| Some(bytes)).cpu().total();
+    assert!((late_cpu - 1.0).abs() < 1e-9, "{late_cpu}");
+    assert!((early_cpu - 10.0).abs() < 1e-9, "{early_cpu}");
 }
 
 #[test]
@@ -362,7 +464,7 @@ fn a_better_path_that_is_missing_is_an_obstacle_of_every_receipt_and_a_worse_one
         missing(Path::Tcp, Code::OddRate),
     ]);
     let slot = world.write(MIB, None);
-    let receipt = world.finish(&slot, |_, bytes| Some(bytes)).receipt;
+    let receipt = world.finish(&slot, |_, bytes| Some(bytes)).into_receipt();
     let codes: Vec<_> = receipt.obstacles.iter().map(|o| o.code).collect();
     assert_eq!(codes, [Code::PortDown]);
 }
@@ -475,7 +577,6 @@ fn whether_a_gpu_sees_what_was_read_into_it_is_what_the_least_certain_nic_said()
                     keep: Arc::new(()),
                     obstacles: Vec::new(),
                     visibility: visibility.clone(),
-                    flush: None,
                 },
             });
         }

@@ -16,9 +16,9 @@ use crate::fabric::conn::{Conn, Frame};
 use crate::fabric::descriptor::RegionDescriptor;
 use crate::fabric::error::FabricError;
 use crate::fabric::fields::{Reader, Writer};
-use crate::fabric::flight::{Order, Run};
+use crate::fabric::flight::Order;
 use crate::fabric::identity::Capability;
-use crate::fabric::provider::{FlightId, Verb};
+use crate::fabric::provider::{FlightId, Run, Verb};
 use crate::fabric::region::RegionCore;
 use crate::fabric::regions::Wish;
 use crate::fabric::transfer::{Canceller, Delivery, Outcome, Slot};
@@ -99,8 +99,8 @@ impl Session {
         delivery: Delivery,
         slot: Arc<Slot>,
     ) {
-        let left = order.allowed.as_secs_f64() - delivery.receipt.wall_seconds;
-        let deadline = self.now() + Duration::try_from_secs_f64(left).unwrap_or_default();
+        let left = order.allowed.saturating_sub(delivery.wall());
+        let deadline = self.now() + left;
         if let Some(error) = self.deaf() {
             return slot.put(Err(error));
         }
@@ -146,13 +146,6 @@ impl Session {
                 };
                 match sum {
                     Ok(sum) => session.checked(id, |check| check.here = Some(sum)),
-                    Err(Status::DeviceFailed) => session.check_failed(
-                        id,
-                        FabricError::GpuFailed {
-                            gpu: local.backing().place().to_string(),
-                            why: "its bytes could not be read to be compared".into(),
-                        },
-                    ),
                     Err(_) => session.check_failed(id, FabricError::Deregistered),
                 }
             });
@@ -198,10 +191,10 @@ impl Session {
         let algorithm = digest::ALGORITHM.to_owned();
         let outcome = if source == target {
             let checksum = hex(source);
-            check.delivery.receipt.verification = Verification::Matched {
+            check.delivery.verified(Verification::Matched {
                 algorithm,
                 checksum,
-            };
+            });
             Ok(())
         } else {
             Err(FabricError::Differs {
@@ -371,7 +364,7 @@ fn sum(region: &RegionCore, runs: impl Iterator<Item = (u64, u64)>) -> Result<u6
             let span = span.ok_or(Status::OutOfBounds)?;
             let got = {
                 let _inside = region.gate.enter().ok_or(Status::NoSuchRegion)?;
-                span.get(&mut buffer).map_err(|_| Status::DeviceFailed)?
+                span.get(&mut buffer)
             };
             running.update(buffer.get(..got).unwrap_or_default());
             at += step;

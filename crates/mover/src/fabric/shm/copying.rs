@@ -2,11 +2,42 @@
 
 use super::*;
 
+/// The memories that runs are copied between, and what may stop that.
+struct Ends<'a> {
+    verb: Verb,
+    local: &'a RegionCore,
+    flight: Option<&'a Gate>,
+    mapped: &'a Mapped,
+    caches: Caches,
+    second: Option<&'a Duo>,
+}
+
 impl ShmLink {
+    /// Copies the bytes of a short transfer.
+    pub(super) fn copy_short(
+        &self,
+        short: &Short<'_>,
+        mapped: &Mapped,
+    ) -> Result<CpuSeconds, FabricError> {
+        let ends = Ends {
+            verb: short.verb,
+            local: short.local,
+            flight: None,
+            mapped,
+            caches: Caches::Keep,
+            second: Some(self.copier.second()),
+        };
+        let mut helped = CpuSeconds::default();
+        for run in short.runs {
+            let more = self.copy_run(&ends, *run)?;
+            helped.user += more.user;
+            helped.system += more.system;
+        }
+        Ok(helped)
+    }
+
     /// Copies an op's bytes.
     pub(super) fn copy(&self, op: &Op, mapped: &Mapped) -> Result<(), FabricError> {
-        let gone = FabricError::NoSuchRegion { peer: self.peer };
-        let memory = mapped.memory.as_ref().ok_or(gone.clone())?;
         let local = op.local.as_ref().ok_or(FabricError::Deregistered)?;
         // Only a transfer of twice that size or more is cut into pieces so large.
         let caches = if op.bytes() >= u64::from(OP_BYTES) {
@@ -14,58 +45,71 @@ impl ShmLink {
         } else {
             Caches::Keep
         };
-        for segment in &op.segments {
-            let mut done = 0;
-            while done < segment.len {
-                let step = STEP.min(segment.len - done);
-                let part = |start: u64| {
-                    let start = usize::try_from(start + u64::from(done)).ok()?;
-                    Some(start..start.checked_add(step as usize)?)
-                };
-                let ours = part(segment.local).and_then(|range| local.region.span(range));
-                let theirs = part(segment.remote).and_then(|range| memory.span(range));
-                let (Some(ours), Some(theirs)) = (ours, theirs) else {
-                    return Err(FabricError::OutOfBounds {
-                        start: segment.remote,
-                        end: segment.remote + u64::from(segment.len),
-                        len: memory.len() as u64,
-                    });
-                };
-                let _link = self.gate.enter().ok_or(FabricError::Cancelled)?;
-                let _theirs = mapped.gate.enter().ok_or(gone.clone())?;
-                let _ours = local.region.gate.enter().ok_or(FabricError::Deregistered)?;
-                let _flight = local.flight.enter().ok_or(FabricError::Cancelled)?;
-                let copied = match op.verb {
-                    Verb::Write => ours.copy_to(&theirs, caches),
-                    Verb::Read => theirs.copy_to(&ours, caches),
-                };
-                let what = match op.verb {
-                    Verb::Write => "remote writes",
-                    Verb::Read => "local writes",
-                };
-                copied.map_err(|error| match error.kind() {
-                    std::io::ErrorKind::PermissionDenied => FabricError::NotAllowed { what },
-                    _ => FabricError::GpuFailed {
-                        gpu: local.region.backing().place().to_string(),
-                        why: error.to_string(),
-                    },
-                })?;
-                done += step;
-            }
+        let ends = Ends {
+            verb: op.verb,
+            local: &local.region,
+            flight: Some(&local.flight),
+            mapped,
+            caches,
+            second: None,
+        };
+        let mut segments = op.segments.iter().map(|segment| Run {
+            local: segment.local,
+            remote: segment.remote,
+            len: u64::from(segment.len),
+        });
+        segments.try_for_each(|run| self.copy_run(&ends, run).map(drop))
+    }
+
+    /// Copies a run step by step, each inside the gates of everything that it touches; answers what
+    /// the help of a second core cost.
+    fn copy_run(&self, ends: &Ends<'_>, run: Run) -> Result<CpuSeconds, FabricError> {
+        let gone = || FabricError::NoSuchRegion { peer: self.peer };
+        let outside = || FabricError::OutOfBounds {
+            start: run.remote,
+            end: run.remote.saturating_add(run.len),
+            len: ends.mapped.memory.len() as u64,
+        };
+        let mut helped = CpuSeconds::default();
+        let mut done = 0;
+        while done < run.len {
+            let step = STEP.min(run.len - done);
+            let part = |start: u64| {
+                let start = usize::try_from(start.checked_add(done)?).ok()?;
+                Some(start..start.checked_add(usize::try_from(step).ok()?)?)
+            };
+            let ours = part(run.local).and_then(|range| ends.local.backing().part(range));
+            let theirs = part(run.remote).and_then(|range| ends.mapped.memory.part(range));
+            let (ours, theirs) = ours.zip(theirs).ok_or_else(outside)?;
+            let _link = self.gate.enter().ok_or(FabricError::Cancelled)?;
+            let _theirs = ends.mapped.gate.enter().ok_or_else(gone)?;
+            let _ours = ends.local.gate.enter().ok_or(FabricError::Deregistered)?;
+            let _flight = match ends.flight {
+                Some(gate) => Some(gate.enter().ok_or(FabricError::Cancelled)?),
+                None => None,
+            };
+            let (copied, what) = match ends.verb {
+                Verb::Write => (
+                    ours.copy_to(theirs, ends.caches, ends.second),
+                    "remote writes",
+                ),
+                Verb::Read => (
+                    theirs.copy_to(ours, ends.caches, ends.second),
+                    "local writes",
+                ),
+            };
+            let more = copied.map_err(|_| FabricError::NotAllowed { what })?;
+            helped.user += more.user;
+            helped.system += more.system;
+            done += step;
         }
-        Ok(())
+        Ok(helped)
     }
 
     /// Copies an op's bytes and sees to its value; `Some` when that is its end.
     pub(super) fn carry_out(&self, op: &Op, mapped: &Mapped) -> Option<Result<(), FabricError>> {
-        let before = usage::this_thread();
-        let result = self.copy(op, mapped);
-        let after = usage::this_thread();
-        {
-            let mut cpu = self.cpu.lock().unwrap_or_else(PoisonError::into_inner);
-            cpu.user += after.user - before.user;
-            cpu.system += after.system - before.system;
-        }
+        let (result, cpu) = stint(|| self.copy(op, mapped));
+        self.cpu.add(cpu);
         if result.is_ok() && op.imm.is_some() {
             self.tell(op);
             return None;

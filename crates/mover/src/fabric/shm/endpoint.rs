@@ -49,7 +49,6 @@ pub(super) struct ShmEndpoint {
     pub sockets: Arc<Sockets>,
     pub copier: Arc<Copier>,
     pub listening: Vec<u8>,
-    pub devices: Arc<Devices>,
     pub expected: Option<Expected>,
 }
 
@@ -78,12 +77,11 @@ impl Endpoint for ShmEndpoint {
             rail: joining.rail,
             events: joining.events,
             regions: Arc::clone(&self.sockets.regions),
-            devices: Arc::clone(&self.devices),
             gate: Gate::default(),
             state: Mutex::default(),
             withdrawn: Condvar::new(),
             mapped: Condvar::new(),
-            cpu: Mutex::default(),
+            cpu: Tally::default(),
         });
         let handler: Weak<ShmLink> = Arc::downgrade(&link);
         link.conn.handled_by(handler);

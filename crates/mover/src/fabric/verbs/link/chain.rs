@@ -70,7 +70,6 @@ mod tests {
             remote: None,
             segments: segments.collect(),
             imm: None,
-            straight: false,
         }
     }
 

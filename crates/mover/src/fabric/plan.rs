@@ -1,0 +1,203 @@
+//! Which rails may carry transfers between two memories, and what a receipt says of each of them.
+//!
+//! A plan holds for all transfers of one kind between the same two memories until a rail changes, so
+//! it is made once for many of them.
+
+use std::sync::{Arc, Weak};
+
+use crowfly_route::hop::{Class, Route};
+use crowfly_route::obstacle::Obstacle;
+use crowfly_route::place::{Memory, Place};
+use crowfly_route::policy::Policy;
+use crowfly_route::receipt::{Path, Visibility};
+
+use super::descriptor::{DescriptorId, RegionDescriptor};
+use super::identity::Incarnation;
+use super::provider::{RailId, Registration, Verb};
+use super::rail::Rail;
+use super::region::RegionCore;
+use super::transfer::LeftOut;
+
+/// Plans that are kept; the oldest makes room.
+const MAX_KEPT: usize = 16;
+
+/// What moves where, without its bytes.
+#[derive(Clone, Copy)]
+pub(crate) struct Kind<'a> {
+    pub verb: Verb,
+    pub policy: Policy,
+    pub local: Option<&'a Arc<RegionCore>>,
+    pub remote: Option<&'a RegionDescriptor>,
+}
+
+impl Kind<'_> {
+    /// The two ends, in the direction of the bytes.
+    fn ends(&self) -> (Place, Place) {
+        let here = self
+            .local
+            .map_or(Place::Host(None), |region| region.backing().place().clone());
+        let there = match self.remote.map(RegionDescriptor::place) {
+            Some(Place::Host(node)) => Place::Remote(Memory::Host(*node)),
+            Some(Place::Gpu(index)) => Place::Remote(Memory::Gpu(*index)),
+            Some(other) => other.clone(),
+            None => Place::Remote(Memory::Host(None)),
+        };
+        match self.verb {
+            Verb::Write => (here, there),
+            Verb::Read => (there, here),
+        }
+    }
+}
+
+/// What a receipt says of the bytes that one rail carried.
+#[derive(Debug)]
+pub(crate) struct Way {
+    pub path: Path,
+    pub nic: String,
+    pub class: Class,
+    pub route: Route,
+    /// Whether the device of the destination sees what this rail's NIC wrote.
+    pub visibility: Visibility,
+}
+
+/// Which rails may carry transfers between two memories.
+#[derive(Clone, Debug)]
+pub(crate) struct Plan {
+    pub peer: Incarnation,
+    pub policy: Policy,
+    pub from: Place,
+    pub to: Place,
+    verb: Verb,
+    /// Rails that may carry it, best tier first.
+    pub tiers: Vec<Vec<RailId>>,
+    /// Why each better rail does not carry it.
+    pub obstacles: Vec<Obstacle>,
+    /// Rails of the best path that are not used, and why not.
+    pub left_out: Vec<LeftOut>,
+    ways: Vec<(RailId, Arc<Way>)>,
+}
+
+impl Plan {
+    pub(crate) fn new(peer: Incarnation, kind: &Kind<'_>) -> Self {
+        let (from, to) = kind.ends();
+        Self {
+            peer,
+            policy: kind.policy,
+            from,
+            to,
+            verb: kind.verb,
+            tiers: Vec::new(),
+            obstacles: Vec::new(),
+            left_out: Vec::new(),
+            ways: Vec::new(),
+        }
+    }
+
+    /// Notes what a receipt would say of a rail.
+    pub(crate) fn goes_by(&mut self, id: RailId, rail: &Rail, local: Option<&RegionCore>) {
+        let (from, to) = (self.from.clone(), self.to.clone());
+        let route = rail.link.route(self.verb, from, to);
+        let way = Way {
+            path: rail.path,
+            nic: rail.nic.clone(),
+            class: route.class(),
+            visibility: self.visibility(rail, local),
+            route,
+        };
+        self.ways.push((id, Arc::new(way)));
+    }
+
+    pub(crate) fn way(&self, rail: RailId) -> Option<&Arc<Way>> {
+        let mut ways = self.ways.iter();
+        ways.find(|(id, _)| *id == rail).map(|(_, way)| way)
+    }
+
+    /// The way that comes first.
+    pub(crate) fn first(&self) -> Option<&Way> {
+        self.way(*self.tiers.first()?.first()?).map(Arc::as_ref)
+    }
+
+    /// What a rail's NIC said when the memory was registered with it.
+    fn visibility(&self, rail: &Rail, local: Option<&RegionCore>) -> Visibility {
+        let unknown = |why: &str| Visibility::Unknown(why.into());
+        if self.reaches_host() {
+            return Registration::visible_to_the_host();
+        }
+        let Some(region) = local.filter(|_| self.verb == Verb::Read) else {
+            return unknown(
+                "the peer knows how its device sees what a NIC writes, and was not asked",
+            );
+        };
+        let known = region.registration(rail.path, &rail.nic);
+        known.map_or_else(
+            || unknown("the memory is not registered with the NIC that wrote it"),
+            |registration| registration.visibility.clone(),
+        )
+    }
+
+    /// Whether the bytes come to rest in host memory.
+    pub(crate) const fn reaches_host(&self) -> bool {
+        matches!(self.to, Place::Host(_) | Place::Remote(Memory::Host(_)))
+    }
+}
+
+/// Plans that were made already.
+#[derive(Default)]
+pub(crate) struct Plans {
+    kept: Vec<Kept>,
+    turn: usize,
+}
+
+struct Kept {
+    verb: Verb,
+    policy: Policy,
+    /// Held, so that no other region can have the same address.
+    local: Option<Weak<RegionCore>>,
+    remote: Option<DescriptorId>,
+    plan: Arc<Plan>,
+}
+
+impl Kept {
+    fn is_for(&self, kind: &Kind<'_>) -> bool {
+        let local = match (&self.local, kind.local) {
+            (Some(known), Some(local)) => std::ptr::eq(known.as_ptr(), Arc::as_ptr(local)),
+            (None, None) => true,
+            _ => false,
+        };
+        let remote = match (&self.remote, kind.remote) {
+            (Some(known), Some(remote)) => known.is_of(remote),
+            (None, None) => true,
+            _ => false,
+        };
+        local && remote && self.verb == kind.verb && self.policy == kind.policy
+    }
+}
+
+impl Plans {
+    pub(crate) fn find(&self, kind: &Kind<'_>) -> Option<&Arc<Plan>> {
+        let mut kept = self.kept.iter();
+        kept.find(|kept| kept.is_for(kind)).map(|kept| &kept.plan)
+    }
+
+    pub(crate) fn keep(&mut self, kind: &Kind<'_>, plan: &Arc<Plan>) {
+        let new = Kept {
+            verb: kind.verb,
+            policy: kind.policy,
+            local: kind.local.map(Arc::downgrade),
+            remote: kind.remote.map(RegionDescriptor::identity),
+            plan: Arc::clone(plan),
+        };
+        if self.kept.len() < MAX_KEPT {
+            return self.kept.push(new);
+        }
+        self.turn = (self.turn + 1) % MAX_KEPT;
+        if let Some(oldest) = self.kept.get_mut(self.turn) {
+            *oldest = new;
+        }
+    }
+
+    /// A rail changed: none of them holds any more.
+    pub(crate) fn forget(&mut self) {
+        self.kept.clear();
+    }
+}
