@@ -181,6 +181,20 @@ pub struct CheckpointOn {
     pub passes_spared: f64,
 }
 
+impl CheckpointOn {
+    /// For so many bytes of all servers together, of a checkpoint or anything else.
+    pub fn of(
+        catalog: &Catalog,
+        cluster: &Cluster,
+        bytes: f64,
+        storage: &Storage,
+        measured: &MeasuredStorage,
+    ) -> Self {
+        let network = storage_network(catalog, cluster);
+        on(cluster, bytes, storage, network, measured)
+    }
+}
+
 /// What limits a restore.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
@@ -252,8 +266,7 @@ impl Checkpoint {
                 format!("bytes per server / {by}"),
             )
         });
-        let network = storage_network(catalog, cluster);
-        let each = |storage: &Storage| on(cluster, bytes, storage, network, measured);
+        let each = |storage| CheckpointOn::of(catalog, cluster, bytes, storage, measured);
         Self {
             bytes: Figure::computed(bytes, Unit::Bytes, "14 B × parameters"),
             per_server: Figure::computed(per_server, Unit::Bytes, "checkpoint / servers"),

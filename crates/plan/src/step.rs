@@ -85,13 +85,23 @@ pub enum Path<'a> {
 impl Step {
     /// A step of `workload` on `cluster`.
     pub fn of(cluster: &Cluster, workload: &Workload, path: Path<'_>) -> Self {
-        let layout = Layout::of(cluster, workload, path);
         let gpus = cluster.gpus() as f64;
         let tokens = workload.tokens_per_gpu as f64 * gpus;
         let compute = cluster
             .server
             .gpu_flops
             .map(|rate| flops(workload, tokens) / gpus / (rate * COMPUTE_SHARE));
+        Self::with_compute(cluster, workload, path, compute)
+    }
+
+    /// The same with the seconds of arithmetic of one GPU as somebody measured them.
+    pub fn with_compute(
+        cluster: &Cluster,
+        workload: &Workload,
+        path: Path<'_>,
+        compute: Option<f64>,
+    ) -> Self {
+        let layout = Layout::of(cluster, workload, path);
         let group = layout.data_parallel();
         let (gradients, exchange) = layout.gradients(&group);
         let micro_batches = layout.micro_batches();
