@@ -23,6 +23,7 @@ mod request;
 mod save;
 pub mod service;
 mod source;
+pub mod step;
 mod transfer;
 mod tune;
 mod work;
