@@ -25,6 +25,7 @@ pub mod plan;
 pub mod race;
 pub mod route;
 pub mod serve;
+pub mod step;
 mod transfer;
 pub mod ui;
 
@@ -51,6 +52,8 @@ pub enum Command {
     Ckpt(ckpt::CkptArgs),
     /// Plan a cluster: whether the straight way matters, what it costs, what to buy
     Plan(Box<plan::PlanArgs>),
+    /// Run training steps in small: storage, gradients, checkpoints, a rank that is killed; and report
+    Step(Box<step::StepArgs>),
     /// Measure what the engine does against what the machine can do
     Bench(Box<bench::BenchArgs>),
     /// Serve a page to play with: routes, the planner, findings
@@ -77,6 +80,7 @@ impl Command {
             Self::Serve(args) => serve::run(&args, out),
             Self::Ckpt(args) => ckpt::run(&args, out),
             Self::Plan(args) => plan::run(&args, out),
+            Self::Step(args) => step::run(&args, out),
             Self::Bench(args) => bench::run(&args, out),
             Self::Ui(args) => ui::run(&args, out),
             Self::Capture(args) => capture::run(&args, out),

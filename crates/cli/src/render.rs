@@ -29,6 +29,7 @@ pub mod receipt;
 pub mod report;
 pub mod route;
 pub mod serve;
+pub mod step;
 pub mod style;
 pub mod svg;
 pub mod table;

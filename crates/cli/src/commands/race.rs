@@ -17,7 +17,7 @@ use contest::Way;
 use standing::{RACE_SCHEMA, Race};
 use track::Track;
 
-mod cache;
+pub mod cache;
 mod contest;
 pub mod standing;
 mod track;

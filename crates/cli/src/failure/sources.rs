@@ -14,6 +14,7 @@ use crowfly_mover::ckpt::{ArchiveError, SaveError, StepError};
 use crowfly_mover::collective::CollectiveError;
 use crowfly_mover::fabric::FabricError;
 use crowfly_mover::fabric::rendezvous::RendezvousError;
+use crowfly_mover::step::{BadOrder, RunError};
 use crowfly_plan::PlanError;
 use crowfly_plan::catalog::CatalogError;
 use crowfly_route::cause::sentence;
@@ -279,6 +280,44 @@ impl From<BenchError> for Failure {
             E::Protocol { .. } => Exit::BadData,
             E::Detour { .. } => Exit::Broken,
             E::There { .. } | E::Ceiling { .. } => Exit::Unavailable,
+            _ => Exit::Io,
+        };
+        let failure = Self::new(error.code(), exit, sentence(&error));
+        failure.maybe_hint(system_hint(&error))
+    }
+}
+
+impl From<BadOrder> for Failure {
+    fn from(error: BadOrder) -> Self {
+        let exit = match &error {
+            BadOrder::DataTooSmall { .. } => Exit::BadData,
+            BadOrder::DiskTooSmall { .. } => Exit::CannotCreate,
+            BadOrder::MemoryTooSmall { .. } => Exit::Unavailable,
+            _ => Exit::Usage,
+        };
+        Self::new(error.code(), exit, error.to_string()).maybe_hint(error.hint())
+    }
+}
+
+impl From<RunError> for Failure {
+    fn from(error: RunError) -> Self {
+        use RunError as E;
+        let exit = match error {
+            E::Order(error) => return error.into(),
+            E::Collective(error) => return error.into(),
+            E::Transfer(error) => return error.into(),
+            E::Save(error) => return error.into(),
+            E::Archive(error) => return error.into(),
+            E::Step(error) => return error.into(),
+            E::Data {
+                action: "list",
+                path,
+                source,
+            } => return Self::reading(&path, &source),
+            E::Data { ref source, .. } => errno::creating(source),
+            E::Memory(_) => Exit::Unavailable,
+            E::NotOurs { .. } => Exit::BadData,
+            E::Abandoned => Exit::Interrupted,
             _ => Exit::Io,
         };
         let failure = Self::new(error.code(), exit, sentence(&error));

@@ -19,11 +19,11 @@ macro_rules! cells {
     };
 }
 
-mod amounts;
+pub mod amounts;
 pub mod chart;
 mod facts;
 mod needs;
-mod picture;
+pub mod picture;
 mod verdict;
 
 pub use amounts::Amount;

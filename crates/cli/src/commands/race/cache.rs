@@ -89,6 +89,11 @@ impl Cache {
         Self { folder }
     }
 
+    /// Where they are.
+    pub fn folder(&self) -> &Path {
+        &self.folder
+    }
+
     /// Where a checkpoint of so many bytes is kept between races.
     pub fn kept(&self, bytes: u64) -> PathBuf {
         self.folder.join(format!("{RACE}{bytes}"))

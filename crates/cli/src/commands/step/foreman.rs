@@ -1,0 +1,284 @@
+//! Whoever starts ranks on this machine, hears what they do, puts another in the place of one that is
+//! lost, and ends them all when the run is over or given up.
+
+use std::io::{self, BufRead, BufReader, Write};
+use std::os::unix::process::ExitStatusExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStdin, Command, Stdio};
+use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use crowfly_mover::fabric::SharedKey;
+use crowfly_mover::step::{MAX_LOSSES, Moment, Order, Recovery};
+
+use super::Way;
+use super::hand::{Brief, Said, Word};
+use super::standing::Log;
+use crate::failure::{Exit, Failure};
+use crate::interrupt;
+use crate::output::Output;
+
+/// How often it is looked whether a signal came.
+const GLANCE: Duration = Duration::from_millis(50);
+/// How long ranks may take to end once they are through.
+const FAREWELL: Duration = Duration::from_secs(5);
+/// The folder in which ranks find each other, in the folder of the run.
+const MEET: &str = "meet";
+
+/// What is heard of a rank.
+enum Heard {
+    Said(Said),
+    /// It says nothing any more.
+    Silent,
+}
+
+/// A rank as it is seen from outside.
+struct Worker {
+    child: Child,
+    stdin: Option<ChildStdin>,
+    state: State,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum State {
+    Working,
+    /// It has heard that others are lost, and waits for a new group.
+    Waiting,
+    /// It is through.
+    Through,
+    /// It was killed, and nobody is in its place.
+    Gone,
+}
+
+struct Foreman<'a> {
+    order: &'a Order,
+    way: Way,
+    meet: PathBuf,
+    key: SharedKey,
+    workers: Vec<Worker>,
+    heard: Receiver<(usize, Heard)>,
+    sender: Sender<(usize, Heard)>,
+    losses: u32,
+    /// Since when a rank is lost whose place nobody has taken.
+    vacant: Option<Instant>,
+    log: Log,
+}
+
+/// Has a run done by ranks on this machine, in the folder of the run.
+pub fn run(order: &Order, way: Way, folder: &Path, out: &Output) -> Result<Log, Failure> {
+    // Ranks have to be ended before the folder is removed that they work in.
+    let asked = interrupt::asks_first();
+    let (sender, heard) = mpsc::channel();
+    let mut foreman = Foreman {
+        order,
+        way,
+        meet: folder.join(MEET),
+        key: SharedKey::generate()?,
+        workers: Vec::new(),
+        heard,
+        sender,
+        losses: 0,
+        vacant: None,
+        log: Log::default(),
+    };
+    for rank in 0..order.ranks {
+        let worker = foreman.start(rank)?;
+        foreman.workers.push(worker);
+    }
+    let began = Instant::now();
+    let progress = out.progress();
+    progress.steps("training", order.steps);
+    while !foreman.is_over() {
+        if let Ok(signal) = asked.try_recv() {
+            return Err(Failure::interrupted(signal));
+        }
+        match foreman.heard.recv_timeout(GLANCE) {
+            Ok((rank, heard)) => foreman.hear(rank, heard)?,
+            Err(RecvTimeoutError::Timeout) => foreman.replace()?,
+            Err(RecvTimeoutError::Disconnected) => break,
+        }
+        progress.at(foreman.log.latest_step());
+    }
+    let log = std::mem::take(&mut foreman.log);
+    Ok(log.end(began.elapsed()))
+}
+
+fn failed(what: &str, error: &io::Error) -> Failure {
+    let what = format!("could not {what}: {error}");
+    Failure::new("step-no-ranks", Exit::Unavailable, what)
+}
+
+impl Foreman<'_> {
+    fn start(&self, rank: u32) -> Result<Worker, Failure> {
+        let brief = Brief {
+            order: self.order.clone(),
+            rank,
+            losses: self.losses,
+            meet: self.meet.clone(),
+            way: self.way,
+        };
+        let brief = serde_json::to_string(&brief).map_err(|error| {
+            let what = format!("the ranks cannot be told what to do: {error}");
+            Failure::new("step-path-not-text", Exit::Usage, what)
+                .hint("use folders and files whose names are UTF-8")
+        })?;
+        let program = std::env::current_exe().map_err(|e| failed("find this program", &e))?;
+        let mut child = Command::new(program)
+            .args(["step", "--started"])
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::null())
+            .spawn()
+            .map_err(|error| failed("start a rank", &error))?;
+        let (stdin, stdout) = (child.stdin.take(), child.stdout.take());
+        let mut worker = Worker {
+            child,
+            stdin,
+            state: State::Working,
+        };
+        worker.say(&self.key.to_hex());
+        worker.say(&brief);
+        let sender = self.sender.clone();
+        thread::spawn(move || {
+            let lines = stdout.map(|stdout| BufReader::new(stdout).lines());
+            for line in lines.into_iter().flatten().map_while(Result::ok) {
+                let said = serde_json::from_str(&line);
+                let Ok(said) = said else { break };
+                let _ = sender.send((rank as usize, Heard::Said(said)));
+            }
+            let _ = sender.send((rank as usize, Heard::Silent));
+        });
+        Ok(worker)
+    }
+
+    fn is_over(&self) -> bool {
+        let over = |worker: &Worker| matches!(worker.state, State::Through | State::Gone);
+        self.workers.iter().all(over)
+    }
+
+    fn hear(&mut self, rank: usize, heard: Heard) -> Result<(), Failure> {
+        let Some(worker) = self.workers.get_mut(rank) else {
+            return Ok(());
+        };
+        match heard {
+            Heard::Said(Said::Moment(moment)) => {
+                match *moment {
+                    Moment::Lost(_) if self.order.recovery == Recovery::Restart => {
+                        worker.state = State::Waiting;
+                    }
+                    Moment::Ended { .. } => worker.state = State::Through,
+                    _ => {}
+                }
+                self.log.add(rank, *moment);
+                self.replace()
+            }
+            Heard::Said(Said::Failed {
+                code,
+                message,
+                hint,
+                exit,
+            }) => Err(rank_failed(rank, &code, &message, hint.as_deref(), exit)),
+            Heard::Silent if worker.state == State::Through => Ok(()),
+            Heard::Silent => self.lose(rank),
+        }
+    }
+
+    /// A rank says nothing any more and was not through.
+    fn lose(&mut self, rank: usize) -> Result<(), Failure> {
+        let Some(worker) = self.workers.get_mut(rank) else {
+            return Ok(());
+        };
+        let status = worker
+            .child
+            .wait()
+            .map_err(|e| failed("see a rank end", &e))?;
+        let Some(signal) = status.signal() else {
+            let what = format!("rank {rank} ended without a word ({status})");
+            return Err(Failure::new("step-rank-failed", Exit::Io, what));
+        };
+        worker.state = State::Gone;
+        worker.stdin = None;
+        self.log.killed(rank, signal);
+        self.losses += 1;
+        if self.losses > MAX_LOSSES || self.workers.iter().any(|w| w.state == State::Through) {
+            let what =
+                format!("rank {rank} was ended by signal {signal}, and the run cannot go on");
+            return Err(Failure::new("step-rank-lost", Exit::Io, what));
+        }
+        if self.order.recovery == Recovery::Restart {
+            self.vacant.get_or_insert_with(Instant::now);
+        }
+        self.replace()
+    }
+
+    /// Once all that are left have heard of a loss, puts others in the place of the lost.
+    fn replace(&mut self) -> Result<(), Failure> {
+        let Some(since) = self.vacant else {
+            return Ok(());
+        };
+        if self.workers.iter().any(|w| w.state == State::Working) {
+            let patience = Duration::from_secs_f64(2.0 * self.order.deadline) + FAREWELL;
+            if since.elapsed() < patience {
+                return Ok(());
+            }
+            let what = format!(
+                "not all ranks heard of a loss within {} s",
+                patience.as_secs()
+            );
+            return Err(Failure::new("step-rank-silent", Exit::Io, what));
+        }
+        for rank in 0..self.order.ranks {
+            let at = rank as usize;
+            match self.workers.get(at).map(|worker| worker.state) {
+                Some(State::Gone) => {
+                    let worker = self.start(rank)?;
+                    if let Some(place) = self.workers.get_mut(at) {
+                        *place = worker;
+                    }
+                }
+                Some(State::Waiting) => {
+                    let word = serde_json::to_string(&Word::Again(self.losses));
+                    if let (Some(worker), Ok(word)) = (self.workers.get_mut(at), word) {
+                        worker.say(&word);
+                        worker.state = State::Working;
+                    }
+                }
+                _ => {}
+            }
+        }
+        self.vacant = None;
+        Ok(())
+    }
+}
+
+/// The failure of a rank, as it told it.
+fn rank_failed(rank: usize, code: &str, message: &str, hint: Option<&str>, exit: u8) -> Failure {
+    let known = Exit::ALL.iter().find(|known| known.status() == exit);
+    let exit = known.copied().unwrap_or(Exit::Io);
+    let what = format!("rank {rank} could not go on: {message} ({code})");
+    Failure::new("step-rank-failed", exit, what).maybe_hint(hint)
+}
+
+impl Worker {
+    /// Says a line. A rank that does not hear it is gone, which is noticed where it is listened to.
+    fn say(&mut self, line: &str) {
+        if let Some(stdin) = &mut self.stdin {
+            let _ = writeln!(stdin, "{line}");
+        }
+    }
+}
+
+impl Drop for Worker {
+    fn drop(&mut self) {
+        let until = Instant::now() + FAREWELL;
+        while self.state == State::Through && matches!(self.child.try_wait(), Ok(None)) {
+            if Instant::now() > until {
+                break;
+            }
+            thread::sleep(Duration::from_millis(2));
+        }
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}

@@ -1,0 +1,220 @@
+//! A rank that another process of this program started: what the two say to each other, and the
+//! rank's side of it. Each word is a line of JSON.
+
+use std::io::{self, BufRead, Write};
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::mpsc::{self, Receiver};
+use std::thread;
+use std::time::Duration;
+
+use crowfly_mover::collective::{CallOptions, CollectiveError, Group, GroupSettings};
+use crowfly_mover::fabric::Fabric;
+use crowfly_mover::fabric::rendezvous::Folder;
+use crowfly_mover::step::{Crew, Moment, Order, Recovery, RunError, train};
+use serde::{Deserialize, Serialize};
+
+use super::Way;
+use crate::commands::key;
+use crate::failure::{Exit, Failure};
+
+/// What a rank is told at its start, after the key.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Brief {
+    /// What is to be done.
+    pub order: Order,
+    /// Which rank it is.
+    pub rank: u32,
+    /// How often ranks were lost before.
+    pub losses: u32,
+    /// The folder in which ranks find each other.
+    pub meet: PathBuf,
+    /// The way between them.
+    pub(super) way: Way,
+}
+
+/// What a rank is told later on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Word {
+    /// Everyone is there to form a group again, for the so manieth time.
+    Again(u32),
+}
+
+/// What a rank says.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Said {
+    /// What happened.
+    Moment(Box<Moment>),
+    /// Why it cannot go on.
+    Failed {
+        /// The code of the error.
+        code: String,
+        /// The error in words.
+        message: String,
+        /// What to do about it.
+        hint: Option<String>,
+        /// The exit status that it leads to.
+        exit: u8,
+    },
+}
+
+impl Said {
+    /// A failure, to be told.
+    pub fn failed(failure: &Failure) -> Self {
+        Self::Failed {
+            code: failure.code().to_owned(),
+            message: failure.message().to_owned(),
+            hint: failure.hint_text().map(str::to_owned),
+            exit: failure.exit().status(),
+        }
+    }
+
+    /// Says it on standard output.
+    fn say(&self) -> io::Result<()> {
+        let mut line = serde_json::to_vec(self)?;
+        line.push(b'\n');
+        let mut out = io::stdout().lock();
+        out.write_all(&line)?;
+        out.flush()
+    }
+}
+
+/// The name under which ranks meet after so many losses.
+pub fn job(losses: u32) -> String {
+    format!("step-{losses}")
+}
+
+/// Kills this process, as the system would that has no memory left: nothing is tidied up.
+pub fn die() {
+    let myself = rustix::process::getpid();
+    let _ = rustix::process::kill_process(myself, rustix::process::Signal::KILL);
+}
+
+/// Is a rank, as standard input says, to its end. What goes wrong is told to whoever started it.
+pub fn be_started() -> Exit {
+    match started() {
+        Ok(()) => Exit::Ok,
+        Err(failure) => {
+            // Who is not there to hear it has ended this rank.
+            let _ = Said::failed(&failure).say();
+            failure.exit()
+        }
+    }
+}
+
+fn started() -> Result<(), Failure> {
+    let key = key::from_stdin()?;
+    let mut line = String::new();
+    let unread = |error: &dyn std::fmt::Display| {
+        let what = format!("what this rank is to do cannot be read: {error}");
+        Failure::new("step-bad-brief", Exit::BadData, what)
+    };
+    io::stdin()
+        .lock()
+        .read_line(&mut line)
+        .map_err(|e| unread(&e))?;
+    let brief: Brief = serde_json::from_str(&line).map_err(|e| unread(&e))?;
+    let (order, gpu) = (brief.order.clone(), brief.order.gpu);
+    let destination = super::destination(gpu, order.data.first().map(PathBuf::as_path))?;
+    let mut hand = Hand {
+        settings: brief.way.settings(key),
+        losses: brief.losses,
+        brief,
+        words: words(),
+    };
+    train(&order, destination, &mut hand)?;
+    Ok(())
+}
+
+/// The words of whoever started this rank, as they come. When these end, so does the rank: whoever
+/// started it is gone, and with it the folder that the rank works in.
+fn words() -> Receiver<Word> {
+    let (sender, receiver) = mpsc::channel();
+    thread::spawn(move || {
+        for line in io::stdin().lock().lines() {
+            let word = line.ok().and_then(|line| serde_json::from_str(&line).ok());
+            let Some(word) = word else { break };
+            if sender.send(word).is_err() {
+                return;
+            }
+        }
+        std::process::exit(Exit::Interrupted.status().into());
+    });
+    receiver
+}
+
+/// The crew of a rank that was started.
+struct Hand {
+    brief: Brief,
+    settings: crowfly_mover::fabric::Settings,
+    losses: u32,
+    words: Receiver<Word>,
+}
+
+impl Hand {
+    fn patience(&self) -> Duration {
+        // Others may still be waiting for what was being saved.
+        Duration::from_secs_f64(self.brief.order.deadline) * 2 + Duration::from_secs(30)
+    }
+
+    fn form(&self) -> Result<Group, CollectiveError> {
+        let fabric = Arc::new(Fabric::new(self.settings.clone())?);
+        let settings = GroupSettings {
+            time: self.patience(),
+            ..GroupSettings::default()
+        };
+        Group::form(
+            fabric,
+            &Folder::at(&self.brief.meet),
+            &job(self.losses),
+            self.brief.rank as usize,
+            self.brief.order.ranks as usize,
+            settings,
+        )
+    }
+}
+
+impl Crew for Hand {
+    fn muster(&mut self, before: Option<Group>) -> Result<Group, RunError> {
+        let Some(mut before) = before else {
+            return Ok(self.form()?);
+        };
+        if self.brief.order.recovery == Recovery::Shrink {
+            let within = Duration::from_secs_f64(self.brief.order.deadline);
+            return Ok(before.shrink(CallOptions::within(within))?);
+        }
+        // Until all of them have heard of the loss the old group stays: who left it would count as
+        // lost too.
+        let word = self.words.recv_timeout(self.patience());
+        let Ok(Word::Again(losses)) = word else {
+            return Err(RunError::Abandoned);
+        };
+        drop(before);
+        self.losses = losses;
+        Ok(self.form()?)
+    }
+
+    fn losses_before(&self) -> u32 {
+        self.brief.losses
+    }
+
+    fn tell(&mut self, moment: Moment) -> Result<(), RunError> {
+        let said = Said::Moment(Box::new(moment));
+        said.say().map_err(|_| RunError::Abandoned)
+    }
+
+    fn before_exchange(&mut self, step: u64) {
+        let Some(kill) = self.brief.order.kill else {
+            return;
+        };
+        // Only once: the step comes again after the loss.
+        if self.brief.losses == 0
+            && self.losses == 0
+            && (kill.rank, kill.step) == (self.brief.rank, step)
+        {
+            die();
+        }
+    }
+}
