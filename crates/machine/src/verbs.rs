@@ -33,5 +33,5 @@ pub use pair::{
 pub use probe::{Answer, Probe, probe};
 pub use registration::{
     ExportError, Exporter, Flush, GpuFacts, Mapping, Registered, Way, register_device,
-    register_host,
+    register_host, register_host_ordered,
 };

@@ -126,6 +126,28 @@ pub fn register_host(
     let attempt = |access| domain.register(Arc::clone(memory), access);
     let mut obstacles = Vec::new();
     let registered = relaxed_if_possible(domain, access, &mut obstacles, attempt);
+    of_host(domain, registered, obstacles)
+}
+
+/// Registers host memory that is watched for what peers write, where no write may overtake an
+/// earlier one.
+///
+/// # Errors
+/// What a real attempt met.
+pub fn register_host_ordered(
+    domain: &Arc<ProtectionDomain>,
+    memory: &Arc<dyn Pinned>,
+    access: Access,
+) -> Result<Registered, Vec<Obstacle>> {
+    let registered = domain.register(Arc::clone(memory), access.relaxed(false));
+    of_host(domain, registered, Vec::new())
+}
+
+fn of_host(
+    domain: &Arc<ProtectionDomain>,
+    registered: Result<Arc<MemoryRegion>, VerbsError>,
+    mut obstacles: Vec<Obstacle>,
+) -> Result<Registered, Vec<Obstacle>> {
     match registered {
         Ok(region) => Ok(Registered {
             relaxed_ordering: region.access().relaxed_ordering,

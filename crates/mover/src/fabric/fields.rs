@@ -2,37 +2,43 @@
 
 /// Takes fields off the front of received bytes; every method answers `None` at the end.
 #[derive(Clone)]
-pub(crate) struct Reader<'a>(&'a [u8]);
+pub struct Reader<'a>(&'a [u8]);
 
 impl<'a> Reader<'a> {
-    pub(crate) const fn new(bytes: &'a [u8]) -> Self {
+    /// Of these bytes.
+    pub const fn new(bytes: &'a [u8]) -> Self {
         Self(bytes)
     }
 
-    pub(crate) fn array<const N: usize>(&mut self) -> Option<[u8; N]> {
+    /// The next bytes, as many as the array has.
+    pub fn array<const N: usize>(&mut self) -> Option<[u8; N]> {
         let (head, rest) = self.0.split_first_chunk::<N>()?;
         self.0 = rest;
         Some(*head)
     }
 
-    pub(crate) fn u8(&mut self) -> Option<u8> {
+    /// A number.
+    pub fn u8(&mut self) -> Option<u8> {
         self.array().map(u8::from_le_bytes)
     }
 
-    pub(crate) fn u16(&mut self) -> Option<u16> {
+    /// A number.
+    pub fn u16(&mut self) -> Option<u16> {
         self.array().map(u16::from_le_bytes)
     }
 
-    pub(crate) fn u32(&mut self) -> Option<u32> {
+    /// A number.
+    pub fn u32(&mut self) -> Option<u32> {
         self.array().map(u32::from_le_bytes)
     }
 
-    pub(crate) fn u64(&mut self) -> Option<u64> {
+    /// A number.
+    pub fn u64(&mut self) -> Option<u64> {
         self.array().map(u64::from_le_bytes)
     }
 
     /// A 16-bit length and that many bytes, `most` at most.
-    pub(crate) fn bytes(&mut self, most: usize) -> Option<&'a [u8]> {
+    pub fn bytes(&mut self, most: usize) -> Option<&'a [u8]> {
         let len = usize::from(self.u16()?);
         if len > most {
             return None;
@@ -43,49 +49,55 @@ impl<'a> Reader<'a> {
     }
 
     /// As [`Self::bytes`], and it must be UTF-8.
-    pub(crate) fn text(&mut self, most: usize) -> Option<&'a str> {
+    pub fn text(&mut self, most: usize) -> Option<&'a str> {
         std::str::from_utf8(self.bytes(most)?).ok()
     }
 
     /// Whether everything was taken.
-    pub(crate) const fn is_done(&self) -> bool {
+    pub const fn is_done(&self) -> bool {
         self.0.is_empty()
     }
 }
 
 /// Appends fields.
 #[derive(Default)]
-pub(crate) struct Writer(Vec<u8>);
+pub struct Writer(Vec<u8>);
 
 impl Writer {
-    pub(crate) fn u8(&mut self, value: u8) -> &mut Self {
+    /// A number.
+    pub fn u8(&mut self, value: u8) -> &mut Self {
         self.raw(&[value])
     }
 
-    pub(crate) fn u16(&mut self, value: u16) -> &mut Self {
+    /// A number.
+    pub fn u16(&mut self, value: u16) -> &mut Self {
         self.raw(&value.to_le_bytes())
     }
 
-    pub(crate) fn u32(&mut self, value: u32) -> &mut Self {
+    /// A number.
+    pub fn u32(&mut self, value: u32) -> &mut Self {
         self.raw(&value.to_le_bytes())
     }
 
-    pub(crate) fn u64(&mut self, value: u64) -> &mut Self {
+    /// A number.
+    pub fn u64(&mut self, value: u64) -> &mut Self {
         self.raw(&value.to_le_bytes())
     }
 
-    pub(crate) fn raw(&mut self, bytes: &[u8]) -> &mut Self {
+    /// These bytes alone.
+    pub fn raw(&mut self, bytes: &[u8]) -> &mut Self {
         self.0.extend_from_slice(bytes);
         self
     }
 
     /// A 16-bit length and the bytes; what is longer is cut, which no reader accepts as whole.
-    pub(crate) fn bytes(&mut self, bytes: &[u8]) -> &mut Self {
+    pub fn bytes(&mut self, bytes: &[u8]) -> &mut Self {
         let len = u16::try_from(bytes.len()).unwrap_or(u16::MAX);
         self.u16(len).raw(&bytes[..usize::from(len)])
     }
 
-    pub(crate) fn finish(&mut self) -> Vec<u8> {
+    /// What was written.
+    pub fn finish(&mut self) -> Vec<u8> {
         std::mem::take(&mut self.0)
     }
 }

@@ -89,6 +89,43 @@ pub(crate) fn survey() -> io::Result<Vec<Interface>> {
     Ok(found.into_values().collect())
 }
 
+/// An interface by which others can reach this machine.
+#[derive(Clone, Debug)]
+pub struct Reachable {
+    /// Its name.
+    pub name: String,
+    /// Its address.
+    pub address: IpAddr,
+    /// Bytes per second, where its driver says.
+    pub rate: Option<f64>,
+}
+
+/// The interfaces that are up and have an address, those first by which other machines are likely to
+/// get here: cards, the fastest first, then what software made, then the loopback.
+///
+/// # Errors
+/// When the kernel does not list its interfaces.
+pub fn reachable() -> io::Result<Vec<Reachable>> {
+    let mut up: Vec<Interface> = survey()?.into_iter().filter(|i| i.up).collect();
+    let far = |interface: &Interface| match interface.kind {
+        Kind::Card => 0,
+        Kind::Virtual(_) => 1,
+        Kind::Loopback => 2,
+    };
+    up.sort_by(|a, b| {
+        let rates = b.rate.unwrap_or(0.0).total_cmp(&a.rate.unwrap_or(0.0));
+        far(a).cmp(&far(b)).then(rates)
+    });
+    let found = up.into_iter().filter_map(|interface| {
+        Some(Reachable {
+            address: interface.usable()?.ip,
+            name: interface.name,
+            rate: interface.rate,
+        })
+    });
+    Ok(found.collect())
+}
+
 /// The interface with this address, or the address where none has it any more.
 pub(crate) fn name_of(address: IpAddr) -> String {
     let known = entries().unwrap_or_default();
@@ -223,6 +260,15 @@ mod tests {
         let at = lo.usable().expect("it has an address").ip;
         assert!(at.is_loopback());
         assert_eq!(name_of(at), "lo");
+    }
+
+    #[test]
+    fn the_loopback_is_the_last_way_to_reach_a_machine_by() {
+        let all = reachable().expect("interfaces");
+        let last = all.last().expect("every machine has a loopback that is up");
+        assert!(last.address.is_loopback(), "{all:?}");
+        let others = &all[..all.len() - 1];
+        assert!(others.iter().all(|r| !r.address.is_loopback()), "{all:?}");
     }
 
     #[test]

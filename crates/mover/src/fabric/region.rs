@@ -23,6 +23,7 @@ const LAST_STEP: Duration = Duration::from_secs(1);
 pub struct Access {
     read: bool,
     write: bool,
+    ordered: bool,
 }
 
 impl Access {
@@ -30,22 +31,42 @@ impl Access {
     pub const LOCAL: Self = Self {
         read: false,
         write: false,
+        ordered: false,
     };
     /// Peers may read.
     pub const READ: Self = Self {
         read: true,
         write: false,
+        ordered: false,
     };
     /// Peers may write.
     pub const WRITE: Self = Self {
         read: false,
         write: true,
+        ordered: false,
     };
     /// Peers may read and write.
     pub const READ_WRITE: Self = Self {
         read: true,
         write: true,
+        ordered: false,
     };
+
+    /// The same, for memory that is watched for what peers write: no NIC may let a write overtake
+    /// an earlier one on its way through the machine (relaxed ordering), so whoever sees the later
+    /// sees the earlier as well.
+    #[must_use]
+    pub const fn ordered(self) -> Self {
+        Self {
+            ordered: true,
+            ..self
+        }
+    }
+
+    /// Whether writes must arrive in order.
+    pub const fn is_ordered(self) -> bool {
+        self.ordered
+    }
 
     /// Whether peers may read.
     pub const fn allows_read(self) -> bool {
@@ -66,6 +87,7 @@ impl Access {
             0..=3 => Some(Self {
                 read: bits & 1 != 0,
                 write: bits & 2 != 0,
+                ordered: false,
             }),
             _ => None,
         }

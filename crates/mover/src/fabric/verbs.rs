@@ -11,7 +11,7 @@ use std::sync::{Arc, PoisonError};
 use crowfly_machine::verbs::{
     Access as VerbsAccess, Context, Exporter, GidFilter, GpuFacts, LinkLayer, MemoryRegion,
     Patience, Pinned, Port, PortGid, ProtectionDomain, Registered, Verbs, VerbsError, ranked,
-    register_device, register_host,
+    register_device, register_host, register_host_ordered,
 };
 use crowfly_route::hop::Class;
 use crowfly_route::obstacle::{Code, Fix, Obstacle};
@@ -322,6 +322,7 @@ impl Provider for VerbsNic {
                 };
                 register_device(&self.core.domain, &pinned, &*exporter, &facts, wanted)
             }
+            _ if access.is_ordered() => register_host_ordered(&self.core.domain, &pinned, wanted),
             _ => register_host(&self.core.domain, &pinned, wanted),
         };
         let Registered {

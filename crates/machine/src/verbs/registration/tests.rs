@@ -366,6 +366,20 @@ fn given_a_nic_without_relaxed_ordering_registration_works_and_it_is_said() {
 }
 
 #[test]
+fn memory_that_is_watched_for_what_peers_write_is_registered_in_order() {
+    let rig = rig("ordered", Behaviour::default());
+    let memory = device_memory();
+    let done = register_host_ordered(&rig.domain, &memory, Access::ALL).expect("registered");
+    assert!(!done.relaxed_ordering && done.obstacles.is_empty());
+    let asked = rig.nic.asked();
+    assert_eq!(asked.last().map(|asked| asked.relaxed), Some(false));
+    rig.nic.behave(|nic| nic.register = Some(libc::EFAULT));
+    let obstacles = register_host_ordered(&rig.domain, &memory, Access::ALL).expect_err("refused");
+    let codes: Vec<Code> = obstacles.iter().map(|o| o.code).collect();
+    assert_eq!(codes, [Code::RegistrationRefused]);
+}
+
+#[test]
 fn host_memory_is_registered_by_its_address_and_refusals_name_what_stopped_them() {
     let rig = rig("host", Behaviour::default());
     let memory = device_memory();

@@ -90,7 +90,7 @@ impl NicFilter {
     }
 
     /// What it says of a NIC: asked for, ruled out, or nothing.
-    pub(crate) fn says(&self, nic: &str) -> Option<bool> {
+    pub fn says(&self, nic: &str) -> Option<bool> {
         let named = self.names.iter().any(|pattern| fits(pattern, nic));
         match (self.is_empty(), self.except, named) {
             (true, ..) | (false, true, false) => None,
@@ -109,7 +109,7 @@ impl NicFilter {
     ///
     /// # Errors
     /// [`FabricError::NoSuchNic`], with the nearest name there is.
-    pub(crate) fn check(&self, known: &[&str]) -> Result<(), FabricError> {
+    pub fn check(&self, known: &[&str]) -> Result<(), FabricError> {
         let stray = |pattern: &&String| !known.iter().any(|nic| fits(pattern, nic));
         let Some(stray) = self.names.iter().find(stray) else {
             return Ok(());
