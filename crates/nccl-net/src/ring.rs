@@ -16,7 +16,9 @@ pub(crate) struct Incoming(Region);
 
 impl Incoming {
     pub(crate) fn new(fabric: &Fabric, len: usize) -> Result<Self, FabricError> {
-        let buffer = Buffer::zeroed(len, None)?;
+        // Not memory that a peer on this host could map: it would have to let go of it before this
+        // end is closed, and it may be closed itself.
+        let buffer = Buffer::private(len)?;
         Ok(Self(fabric.register(buffer, Access::WRITE.ordered())?))
     }
 
@@ -58,7 +60,7 @@ impl Outgoing {
         stride: usize,
         places: usize,
     ) -> Result<Self, FabricError> {
-        let buffer = Buffer::zeroed(stride * places, None)?;
+        let buffer = Buffer::private(stride * places)?;
         let staging = fabric.register(buffer, Access::LOCAL)?;
         Ok(Self {
             whole: staging.whole(),

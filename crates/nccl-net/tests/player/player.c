@@ -116,10 +116,12 @@ static void meet(int count) {
 }
 
 static void part(int count) {
+	double before = now();
 	for (int i = 0; i < count; i++) {
 		if (comms[i].receives) must("closeRecv", net_close_receive(comms[i].comm));
 		else must("closeSend", net_close_send(comms[i].comm));
 	}
+	if (now() - before > 5) fail("%d comms took %.1f s to close", count, now() - before);
 }
 
 static unsigned char byte_of(size_t at, unsigned seed) {
