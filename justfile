@@ -43,6 +43,12 @@ rig *ARGS="all":
 wheel:
     crates/python/check
 
+# The network plugin for NCCL, under the name that NCCL looks for; for LD_LIBRARY_PATH
+nccl-net:
+    cargo build --release -p crowfly-nccl-net
+    mkdir -p target/nccl
+    cp target/release/libnccl_net_crowfly.so target/nccl/libnccl-net-crowfly.so
+
 # Peers side by side on the same files; results are kept, dated, in bench/results
 bench *ARGS:
     cargo build --release

@@ -436,7 +436,6 @@ unsafe extern "C" fn isend_v10(
 
 /// # Safety
 /// The arrays are null or have `count` entries each; the request is null or room for a pointer.
-#[expect(clippy::too_many_arguments, reason = "they are NCCL's")]
 unsafe fn receive<S: Size>(
     comm: *mut c_void,
     count: c_int,

@@ -163,9 +163,16 @@ fn named(value: &str) -> Result<PathBuf, String> {
 
 fn key(path: &str) -> Result<SharedKey, String> {
     use std::io::Read;
+    use std::os::unix::fs::PermissionsExt;
+    const OTHERS: u32 = 0o077;
+    let file = std::fs::File::open(path).map_err(said)?;
+    let mode = file.metadata().map_err(said)?.permissions().mode();
+    if mode & OTHERS != 0 {
+        return Err("others than its owner may open the file; chmod 600 it".into());
+    }
     let mut text = String::new();
-    std::fs::File::open(path)
-        .and_then(|file| file.take(MAX_KEY_FILE).read_to_string(&mut text))
+    file.take(MAX_KEY_FILE)
+        .read_to_string(&mut text)
         .map_err(said)?;
     text.parse().map_err(said)
 }
@@ -192,12 +199,22 @@ mod tests {
         let dir = tempfile::tempdir().expect("a directory");
         let file = dir.path().join("key");
         std::fs::write(&file, format!("{}\n", "5a".repeat(32))).expect("written");
+        let mode = |mode| {
+            use std::os::unix::fs::PermissionsExt;
+            let allowed = std::fs::Permissions::from_mode(mode);
+            std::fs::set_permissions(&file, allowed).expect("changed");
+        };
+        mode(0o640);
+        let keyed = ("CROWFLY_NET_KEY_FILE", file.to_str().expect("text"));
+        let error = read(&[keyed]).expect_err("others may read it");
+        assert!(error.to_string().contains("chmod 600"), "{error}");
+        mode(0o600);
         let settings = read(&[
             ("CROWFLY_NET_NICS", "mlx5_0,eth0"),
             ("CROWFLY_NET_POLICY", "require"),
             ("CROWFLY_NET_RECEIPTS", "/tmp/100%%-%p.json"),
             ("CROWFLY_NET_ADDRESS", "10.1.0.1"),
-            ("CROWFLY_NET_KEY_FILE", file.to_str().expect("text")),
+            keyed,
             ("CROWFLY_NET_TIMEOUT", "2.5"),
             ("CROWFLY_NET_SILENCE", "7"),
             ("CROWFLY_NET_MERGE", "1"),

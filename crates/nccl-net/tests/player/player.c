@@ -7,6 +7,7 @@
 #define _GNU_SOURCE
 #include "net.h"
 
+#include <sched.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -147,7 +148,7 @@ static unsigned char *memory_of(void *comm, size_t bytes, void **handle) {
 
 static void *wait_posted(void *comm, int count, void **data, size_t *bytes, int *tags, void **memory) {
 	void *request = NULL;
-	for (double until = now() + PATIENCE; !request && now() < until;)
+	for (double until = now() + PATIENCE; !request && now() < until; sched_yield())
 		must("irecv", net_receive(comm, count, data, bytes, tags, memory, &request));
 	if (!request) fail("irecv found no room for %.0f s", PATIENCE);
 	return request;
@@ -155,7 +156,7 @@ static void *wait_posted(void *comm, int count, void **data, size_t *bytes, int 
 
 static void *wait_sent(void *comm, void *data, size_t bytes, int tag, void *memory) {
 	void *request = NULL;
-	for (double until = now() + PATIENCE; !request && now() < until;)
+	for (double until = now() + PATIENCE; !request && now() < until; sched_yield())
 		must("isend", net_send(comm, data, bytes, tag, memory, &request));
 	if (!request) fail("isend found no receive with tag %d for %.0f s", tag, PATIENCE);
 	return request;
@@ -163,7 +164,8 @@ static void *wait_sent(void *comm, void *data, size_t bytes, int tag, void *memo
 
 static void wait_done(void *request, int *sizes) {
 	int done = 0;
-	for (double until = now() + PATIENCE; !done && now() < until;) must("test", net_test(request, &done, sizes));
+	for (double until = now() + PATIENCE; !done && now() < until; sched_yield())
+		must("test", net_test(request, &done, sizes));
 	if (!done) fail("a request did not end in %.0f s", PATIENCE);
 }
 
@@ -340,6 +342,7 @@ static void parallel(void) {
 			}
 		}
 		if (now() > until) fail("%d messages were left after %.0f s", left, PATIENCE);
+		sched_yield();
 	}
 	for (int c = 0; c < COMMS; c++) must("deregMr", net_deregister(comms[c].comm, memory[c]));
 	part(COMMS);
@@ -378,6 +381,8 @@ static void stream(double seconds) {
 			} else if (comms[0].receives && now() - start > seconds) {
 				/* Receives that nobody will send to. */
 				break;
+			} else {
+				sched_yield();
 			}
 		}
 	}
