@@ -4,7 +4,7 @@
 //! `crowfly route`, plans by the command line of `crowfly plan`, findings by `crowfly explain`. The
 //! scripts in `assets/` lay out and draw; they work out no counter, time or verdict.
 //!
-//! Read in this order: [`server`] takes connections, [`guard`] turns strangers away, [`work`] runs
+//! Read in this order: [`server`] takes connections and [`seats`] them, [`guard`] turns strangers away, [`work`] runs
 //! answers beside them with a deadline, [`reply`] gives them their form; [`machines`] and [`scenes`]
 //! are what routes are about; [`routes`], [`plans`], [`evidence`] answer; [`assets`] is the page.
 
@@ -16,6 +16,7 @@ mod plans;
 mod reply;
 mod routes;
 mod scenes;
+mod seats;
 pub mod server;
 mod shell;
 mod work;

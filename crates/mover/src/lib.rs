@@ -24,6 +24,7 @@ mod save;
 pub mod service;
 mod source;
 pub mod step;
+mod strangers;
 mod transfer;
 mod tune;
 mod work;

@@ -159,3 +159,22 @@ fn given_files_that_are_no_certificates_the_error_names_the_file_and_what_is_mis
     authority.sign("other", "127.0.0.1", 4096);
     assert!(read("good.pem", "other.key", "ca.pem").contains("cannot be used"));
 }
+
+#[test]
+fn given_hundreds_of_silent_connections_whoever_has_a_certificate_is_served_at_once() {
+    let authority = Authority::new();
+    for name in ["server", "peer"] {
+        authority.sign(name, "127.0.0.1", 4096);
+    }
+    let ca = authority.ca();
+    let stage = Stage::with(false, authority.identity("server", &ca), |_| {});
+    stage.put("m", b"bytes");
+    let silent = |_| std::net::TcpStream::connect(stage.server.address()).expect("connected");
+    let _held: Vec<_> = (0..270).map(silent).collect();
+    let mut asked = stage.asked(stage.at("data/m"), Side::Host);
+    asked.dialing.auth = authority.identity("peer", &ca);
+    let began = std::time::Instant::now();
+    copy(asked).expect("served");
+    let limit = std::time::Duration::from_secs(2);
+    assert!(began.elapsed() < limit, "{:?}", began.elapsed());
+}

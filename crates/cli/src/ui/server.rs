@@ -12,17 +12,20 @@ use axum::middleware;
 use axum::routing::{get, post};
 use crowfly_route::snapshot::MAX_SNAPSHOT_BYTES;
 use hyper::server::conn::http1;
+use hyper::service::{Service, service_fn};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
 use tokio::net::TcpListener;
 use tokio::sync::Semaphore;
 
+use super::seats::Seats;
 use super::{Machines, assets, evidence, guard, plans, reply, routes, work};
 use crate::failure::{Exit, Failure, errno};
 
 /// The port of a server that is asked for none: the letters of `crow` on a telephone.
 pub const USUAL_PORT: u16 = 2769;
-/// The most connections at a time; a browser opens six.
+/// The most connections at a time, of which the one that asks for nothing makes room for the next; a
+/// browser opens six.
 const MAX_CONNECTIONS: usize = 64;
 /// How long a request's head may take.
 const HEAD: Duration = Duration::from_secs(10);
@@ -124,24 +127,32 @@ impl Listening {
 }
 
 async fn take_connections(listener: &TcpListener, router: &Router) -> Result<Exit, Failure> {
-    let seats = Arc::new(Semaphore::new(MAX_CONNECTIONS));
+    let seats = Seats::new(MAX_CONNECTIONS);
     loop {
-        let Ok(seat) = Arc::clone(&seats).acquire_owned().await else {
-            return Ok(Exit::Ok);
-        };
         let Ok((stream, _)) = listener.accept().await else {
             // Most likely out of descriptors: some will be free again.
             tokio::time::sleep(AFTER_A_REFUSAL).await;
             continue;
         };
-        let service = TowerToHyperService::new(router.clone());
-        tokio::spawn(async move {
+        let seat = seats.take();
+        let sitting = Arc::clone(&seat);
+        let answers = TowerToHyperService::new(router.clone());
+        let task = tokio::spawn(async move {
             let mut http = http1::Builder::new();
             http.timer(TokioTimer::new()).header_read_timeout(HEAD);
+            let service = service_fn(|request| {
+                let asking = sitting.asks();
+                let answer = answers.call(request);
+                async move {
+                    let answer = answer.await;
+                    drop(asking);
+                    answer
+                }
+            });
             // A reader who goes away is nothing to report.
             let _ = http.serve_connection(TokioIo::new(stream), service).await;
-            drop(seat);
         });
+        seat.held_by(task.abort_handle());
     }
 }
 

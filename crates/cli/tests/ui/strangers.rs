@@ -311,3 +311,28 @@ fn asked_to_open_the_page_it_hands_its_address_to_the_desktop() {
     let told = std::fs::read_to_string(&told).expect("told");
     assert_eq!(told.trim(), format!("http://127.0.0.1:{}/", served.port));
 }
+
+#[test]
+fn given_hundreds_of_half_requests_an_honest_reader_is_answered_at_once() {
+    let served = Served::dgx();
+    let half = |body: bool| {
+        let mut stream = TcpStream::connect(("127.0.0.1", served.port)).expect("connected");
+        let head = match body {
+            false => "GET / HTTP/1.1\r\nHost: 127".to_owned(),
+            true => format!(
+                "POST /api/machine HTTP/1.1\r\nHost: 127.0.0.1:{}\r\nContent-Length: 9\r\n\r\n{{",
+                served.port
+            ),
+        };
+        let _ = stream.write_all(head.as_bytes());
+        stream
+    };
+    let _held: Vec<TcpStream> = (0..300).map(|number| half(number % 2 == 0)).collect();
+    let began = Instant::now();
+    assert_eq!(get(served.port, "/").status, 200);
+    assert!(
+        began.elapsed() < Duration::from_secs(3),
+        "{:?}",
+        began.elapsed()
+    );
+}

@@ -2,8 +2,8 @@
 
 use std::fmt;
 use std::net::{SocketAddr, TcpListener};
-use std::os::fd::OwnedFd;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
@@ -22,7 +22,7 @@ use super::descriptor::{Grant, RegionDescriptor};
 use super::error::FabricError;
 use super::gate::Gate;
 use super::identity::{Capability, Incarnation, hex};
-use super::memory::Buffer;
+use super::memory::{Backing, Buffer};
 use super::nics::{self, Nic};
 use super::peer::Peer;
 use super::provider::Imm;
@@ -37,6 +37,7 @@ use super::socket::Socket;
 use super::stash::Stash;
 use super::tcp::Sockets;
 use super::totals::Totals;
+use crate::strangers::Strangers;
 
 mod meeting;
 
@@ -67,7 +68,7 @@ struct Core {
     counters: Arc<Counters>,
     sessions: Sessions,
     stop: AtomicBool,
-    pending: AtomicUsize,
+    pending: Arc<Strangers>,
     unaccepted: SyncSender<Peer>,
 }
 
@@ -152,7 +153,7 @@ impl Fabric {
             counters: Arc::default(),
             sessions: Sessions::default(),
             stop: AtomicBool::new(false),
-            pending: AtomicUsize::new(0),
+            pending: Strangers::new(MAX_PENDING),
             unaccepted,
         });
         let mut fabric = Self {
@@ -210,7 +211,27 @@ impl Fabric {
     /// `require`, when no NIC that moves bytes directly could register it; with what each one's
     /// real attempt met.
     pub fn register(&self, buffer: Buffer, access: Access) -> Result<Region, FabricError> {
-        let backing = buffer.into_backing();
+        self.register_backing(buffer.into_backing(), access)
+    }
+
+    /// Registers memory here that another fabric of this process has registered already: both may touch
+    /// its bytes at any time.
+    ///
+    /// # Errors
+    /// As [`Self::register`].
+    pub(crate) fn register_also(
+        &self,
+        region: &Region,
+        access: Access,
+    ) -> Result<Region, FabricError> {
+        self.register_backing(Arc::clone(region.backing()), access)
+    }
+
+    fn register_backing(
+        &self,
+        backing: Arc<Backing>,
+        access: Access,
+    ) -> Result<Region, FabricError> {
         if access.allows_write() && !backing.writable() {
             let what = "writes: its memory may only be read";
             return Err(FabricError::NotAllowed { what });
@@ -394,22 +415,18 @@ impl Core {
             }
             for (index, listener) in listeners.iter().enumerate() {
                 while let Ok(fd) = rustix::net::accept_with(listener, flags) {
-                    if self.pending.fetch_add(1, Ordering::AcqRel) >= MAX_PENDING {
-                        self.pending.fetch_sub(1, Ordering::AcqRel);
+                    let socket = Socket::accepted(fd);
+                    let from = socket.peer_ip();
+                    let Ok(admitted) = self.pending.admit(socket.as_fd(), from) else {
                         continue;
-                    }
+                    };
                     let core = Arc::clone(self);
                     let local = index > 0;
-                    let spawned = std::thread::Builder::new()
+                    // Whoever fails, or whom no thread could be had for, is told by the closed
+                    // connection.
+                    let _ = std::thread::Builder::new()
                         .name("crowfly-greet".into())
-                        .spawn(move || {
-                            // Whoever fails is told by the closed connection.
-                            let _ = core.greet(Socket::accepted(fd), local);
-                            core.pending.fetch_sub(1, Ordering::AcqRel);
-                        });
-                    if spawned.is_err() {
-                        self.pending.fetch_sub(1, Ordering::AcqRel);
-                    }
+                        .spawn(move || drop(core.greet(socket, local, &admitted)));
                 }
             }
         }

@@ -78,8 +78,16 @@ impl Socket {
     }
 
     pub(crate) fn peer_address(&self) -> Option<String> {
-        let address: SocketAddr = rustix::net::getpeername(self).ok()??.try_into().ok()?;
-        Some(address.to_string())
+        self.peer().map(|address| address.to_string())
+    }
+
+    /// Where the other end is; `None` of a Unix socket.
+    pub(crate) fn peer_ip(&self) -> Option<IpAddr> {
+        self.peer().map(|address| address.ip())
+    }
+
+    fn peer(&self) -> Option<SocketAddr> {
+        rustix::net::getpeername(self).ok()??.try_into().ok()
     }
 
     /// The user at the other end of a Unix socket.

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::fmt;
 use std::net::{SocketAddr, TcpListener};
+use std::os::fd::AsFd;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
@@ -23,6 +24,7 @@ use super::session::{Session, Shared, pool};
 use super::tls::{Identity, TlsChannel};
 use super::welcome::{Join, Welcome};
 use crate::fabric::{Access, Fabric, Incarnation, Peer, Settings, SharedKey};
+use crate::strangers::{Admitted, Strangers};
 
 /// What those on loopback connect with where nobody is asked who they are.
 const OPEN_KEY: &str = "crowfly service on loopback, open to everyone on this machine";
@@ -113,7 +115,7 @@ struct Core {
     key: SharedKey,
     auth: Auth,
     peers: AtomicUsize,
-    strangers: AtomicUsize,
+    strangers: Arc<Strangers>,
     /// Peers on the fabric whose certificates are still being looked at, by who they say they are.
     lobby: Mutex<Vec<(Incarnation, Peer, Instant)>>,
 }
@@ -192,7 +194,7 @@ impl Server {
             key,
             auth: settings.auth,
             peers: AtomicUsize::new(0),
-            strangers: AtomicUsize::new(0),
+            strangers: Strangers::new(MAX_STRANGERS),
             lobby: Mutex::default(),
         });
         let mut server = Self {
@@ -374,17 +376,17 @@ impl Core {
                 continue;
             };
             let core = Arc::clone(self);
+            let Ok(admitted) = self.strangers.admit(stream.as_fd(), Some(address.ip())) else {
+                self.shared.metrics.refused.fetch_add(1, Ordering::Relaxed);
+                continue;
+            };
             let spawned = std::thread::Builder::new()
                 .name("crowfly-greet".into())
                 .spawn(move || {
-                    let Some(place) = Place::take(&core.strangers, MAX_STRANGERS) else {
-                        core.shared.metrics.refused.fetch_add(1, Ordering::Relaxed);
-                        return;
-                    };
                     let peer = address.to_string();
-                    match core.introduced(stream, &peer) {
+                    match core.introduced(stream, &peer, &admitted) {
                         Ok((channel, peer)) => {
-                            drop(place);
+                            drop(admitted);
                             core.serve(Box::new(channel), peer);
                         }
                         Err(error) => {
@@ -402,6 +404,7 @@ impl Core {
         &self,
         stream: std::net::TcpStream,
         address: &str,
+        admitted: &Admitted,
     ) -> Result<(TlsChannel, Peer), ServiceError> {
         let Auth::Certificates(identity) = &self.auth else {
             return Err(ServiceError::Stopping);
@@ -410,6 +413,7 @@ impl Core {
         let left = || until.saturating_duration_since(Instant::now());
         let channel = TlsChannel::accept(stream, address, identity)?;
         channel.handshake(until)?;
+        admitted.known();
         let welcome = Welcome {
             key: *self.key.as_bytes(),
             port: self.fabric.address().port(),

@@ -24,10 +24,16 @@ use crate::fabric::settings::Options;
 use crate::fabric::shm;
 use crate::fabric::socket::Socket;
 use crate::fabric::wire::Kind;
+use crate::strangers::Admitted;
 
 impl Core {
     /// Answers a connection: a rail of a session that is being set up, or a peer's first.
-    pub(super) fn greet(self: &Arc<Self>, socket: Socket, local: bool) -> Result<(), FabricError> {
+    pub(super) fn greet(
+        self: &Arc<Self>,
+        socket: Socket,
+        local: bool,
+        admitted: &Admitted,
+    ) -> Result<(), FabricError> {
         let deadline = Instant::now() + HANDSHAKE;
         let address = socket
             .peer_address()
@@ -38,6 +44,7 @@ impl Core {
             socket.tune_tcp(self.settings.silence);
         }
         let agreed = handshake::accept(&socket, &self.settings.key, &address, deadline)?;
+        admitted.known();
         match agreed.purpose {
             Purpose::Rail => {
                 self.sockets.stash.put(socket, agreed, deadline);

@@ -2,17 +2,21 @@
 
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use super::Metrics;
 use crate::service::error::ServiceError;
+use crate::strangers::Strangers;
 
 /// The longest head of a request that is read.
 const MAX_HEAD: usize = 8 << 10;
 /// How long a request and its answer may take together.
 const EXCHANGE: Duration = Duration::from_secs(2);
+/// Connections that may be in the middle of their exchange.
+const MAX_EXCHANGES: usize = 16;
 /// How often is looked whether the server stops.
 const LOOK: Duration = Duration::from_millis(50);
 
@@ -29,16 +33,25 @@ pub(crate) fn listen(address: SocketAddr) -> Result<TcpListener, ServiceError> {
     listen().map_err(|source| ServiceError::Listen { address, source })
 }
 
-/// Answers until told to stop, one after the other: whoever is slow is cut off.
+/// Answers until told to stop: whoever is slow is cut off, and sooner where many are.
 pub(crate) fn answer(listener: &TcpListener, metrics: &Arc<Metrics>, stop: &AtomicBool) {
+    let asking = Strangers::new(MAX_EXCHANGES);
     while !stop.load(Ordering::Acquire) {
-        match listener.accept() {
-            Ok((stream, _)) => {
-                // Whoever asked is told by the closed connection.
-                let _ = exchange(stream, metrics);
-            }
-            Err(_) => std::thread::sleep(LOOK),
-        }
+        let Ok((stream, from)) = listener.accept() else {
+            std::thread::sleep(LOOK);
+            continue;
+        };
+        let Ok(admitted) = asking.admit(stream.as_fd(), Some(from.ip())) else {
+            continue;
+        };
+        let metrics = Arc::clone(metrics);
+        // Whoever asked and is not answered is told by the closed connection.
+        let _ = std::thread::Builder::new()
+            .name("crowfly-scrape".into())
+            .spawn(move || {
+                let _ = exchange(stream, &metrics);
+                drop(admitted);
+            });
     }
 }
 
