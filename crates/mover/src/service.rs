@@ -1,7 +1,7 @@
 //! Files, folders and memory of one machine for others: the server behind `crowfly serve` and the
 //! copies of `crowfly cp`.
 //!
-//! A [`Server`] exposes what it was told to under names. A [`Client`] asks for things over a control
+//! A [`Server`] exposes what it was told to under names. A [`Copy`] asks for things over a control
 //! channel; the bytes themselves go one-sided over the fabric between registered memory of both ends.
 //! The client asks for a part of a file, the server reads it from storage and writes it into the
 //! client's memory; or the client says where a part lies, and the server fetches it and writes it to
@@ -16,6 +16,7 @@
 //! (one end), `client` and `copy` (the other). `account` and `metrics` say what happened.
 
 mod account;
+mod attributes;
 mod channel;
 mod client;
 mod copy;
@@ -34,7 +35,8 @@ mod tls;
 mod welcome;
 
 pub use account::{Doing, End, Leg};
-pub use client::{Client, Dialing};
+pub use attributes::{Attributes, Wanted};
+pub use client::Dialing;
 pub use copy::{Asked, Copied, Copy, Side, Watch};
 pub use error::ServiceError;
 pub use exports::Export;

@@ -211,9 +211,5 @@ fn given_nothing_there_or_nothing_allowed_the_answer_says_which() {
         code(Side::File("/no/such".into()), stage.at("inbox/x")),
         "open-failed"
     );
-    assert_eq!(
-        code(stage.at("data/m.bin"), stage.at("inbox/x")),
-        "not-copied"
-    );
     assert_eq!(code(Side::Host, stage.at("inbox/x")), "not-copied");
 }

@@ -4,7 +4,7 @@
 use std::time::{Duration, Instant};
 
 use crowfly_mover::fabric::{Access, Buffer, Fabric, Options, Peer, Region, Settings, SharedKey};
-use crowfly_mover::service::{Answer, Auth, Part, Request, Server, Side};
+use crowfly_mover::service::{Answer, Auth, Part, Request, Server, Side, Wanted};
 use crowfly_route::policy::Policy;
 
 #[path = "service_support/stage.rs"]
@@ -13,7 +13,7 @@ mod stage;
 use stage::{SOON, Stage, copy, fabric, key, metric, pattern, scrape, settings};
 
 /// The version of the messages.
-const VERSION: u16 = 1;
+const VERSION: u16 = 2;
 
 /// A peer that says what it likes.
 struct Raw {
@@ -242,6 +242,7 @@ fn given_checksums_that_do_not_fit_the_bytes_nothing_of_them_is_kept() {
         tag: crowfly_mover::service::Tag([0; 16]),
         resume: true,
         policy: Policy::Prefer,
+        wanted: Wanted::default(),
     };
     let Answer::Created { file, have } = raw.ask(2, &create) else {
         panic!("created");
@@ -427,4 +428,20 @@ fn given_a_stop_under_load_peers_are_told_and_the_totals_are_those_of_all_files(
     let (number, answer) = raw.hear().expect("last words");
     assert_eq!(number, 0);
     assert!(matches!(answer, Answer::Failed { code, .. } if code == "server-stopping"));
+}
+
+#[test]
+fn given_hundreds_of_silent_connections_whoever_knows_the_key_is_served_at_once() {
+    use std::net::TcpStream;
+    let stage = Stage::new(false);
+    stage.put("m", b"bytes");
+    let silent = |address| TcpStream::connect(address).expect("connected");
+    let _held: Vec<TcpStream> = (0..270).map(|_| silent(stage.server.address())).collect();
+    let metrics = stage.server.metrics_address().expect("metrics");
+    let _more: Vec<TcpStream> = (0..270).map(|_| silent(metrics)).collect();
+    let began = Instant::now();
+    stage.copy(stage.at("data/m"), Side::Host).expect("served");
+    assert!(metric(&stage, "crowfly_serve_connections_total") >= 1.0);
+    let limit = Duration::from_secs(2);
+    assert!(began.elapsed() < limit, "{:?}", began.elapsed());
 }

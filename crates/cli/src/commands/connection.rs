@@ -21,7 +21,7 @@ const KEY_VARIABLE: &str = "CROWFLY_KEY";
 #[derive(Args, Debug)]
 #[command(next_help_heading = "Connection")]
 pub struct ConnectionArgs {
-    /// The key that both ends share, 64 hexadecimal digits, readable by its owner alone; `serve` makes the
+    /// The key that all ends share, 64 hexadecimal digits, readable by its owner alone; `serve` makes the
     /// file where there is none. Without it, the variable CROWFLY_KEY may hold the key
     #[arg(long, value_name = "FILE", conflicts_with_all = ["tls_cert", "tls_key", "tls_ca"])]
     key_file: Option<PathBuf>,
@@ -69,6 +69,21 @@ impl ConnectionArgs {
                 KEY_VARIABLE,
             )?)),
             None => Ok(Auth::Open),
+        }
+    }
+
+    /// Refuses, by its name, an option that has nothing to apply to: there is no other end.
+    pub fn is_not_given(&self) -> Result<(), Failure> {
+        let given = [
+            ("--key-file", self.key_file.is_some()),
+            ("--tls-cert", self.tls_cert.is_some()),
+            ("--nic", self.nic.is_some()),
+        ];
+        match given.iter().find(|(_, given)| *given) {
+            None => Ok(()),
+            Some((option, _)) => Err(Failure::usage(format!(
+                "{option} applies to connections, and neither side of this copy is at a server"
+            ))),
         }
     }
 

@@ -2,15 +2,17 @@
 
 use std::collections::HashMap;
 use std::convert::Infallible;
+use std::ffi::{OsStr, OsString};
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use clap::Args;
-use crowfly_mover::service::{Asked, Copied, Copy, Dialing, Leg, Side, Watch};
+use crowfly_mover::service::{Asked, Auth, Copied, Copy, Dialing, Leg, Location, Side, Watch};
 use crowfly_route::obstacle::{Code, Obstacle};
-use crowfly_route::place::Place;
+use crowfly_route::place::{Place, SERVED_SCHEME};
 use crowfly_route::policy::Policy;
 use crowfly_route::receipt::Receipt;
 use crowfly_route::units::Bytes;
@@ -35,22 +37,30 @@ const LOOK: Duration = Duration::from_millis(2);
 pub struct CpArgs {
     /// What to copy: a file or folder of this machine, or crowfly://HOST:PORT/NAME[/PATH]
     #[arg(value_name = "SRC")]
-    from: String,
+    from: OsString,
     /// Where to: a file or folder, crowfly://HOST:PORT/NAME[/PATH], or `host:` to measure: into memory, and
     /// dropped there
     #[arg(value_name = "DST")]
-    to: String,
-    /// Copy what is in the folder SRC into the folder DST; links, devices, empty folders and names
-    /// that are no text are left out
+    to: OsString,
+    /// Copy what is in the folder SRC into the folder DST; links, devices, sockets and pipes are left
+    /// out and counted
     #[arg(short, long)]
     recursive: bool,
+    /// With -r: copy what links lead to. At a server that is only what lies beneath what it exposes
+    #[arg(short = 'L', long, requires = "recursive")]
+    dereference: bool,
+    /// Preserve permissions and the time of the last change exactly. Without it new files and folders get
+    /// the permissions of their sources less the umask, and a file that was there keeps its own
+    #[arg(short, long)]
+    preserve: bool,
     /// Go on where an earlier copy was interrupted, and leave what can be gone on with
     #[arg(long)]
     resume: bool,
-    /// Leave out the comparison of checksums that both ends make
+    /// Leave out the comparison of the checksums that both ends make
     #[arg(long)]
     no_verify: bool,
-    /// How far the bytes may stray: require (direct or fail), prefer, or socket
+    /// How far the bytes may stray: require (every leg direct, or fail before the first byte), prefer, or
+    /// socket
     #[arg(long, value_name = "POLICY", default_value_t)]
     policy: Policy,
     /// How long all of it may take, such as 90s or 2h
@@ -71,6 +81,8 @@ pub struct Cp {
     pub to: Place,
     /// Files that are whole at their destination.
     pub files: u64,
+    /// Folders that are there, empty ones among them.
+    pub folders: u64,
     /// Bytes that were there already, from an earlier copy.
     pub resumed: Bytes,
     /// Entries of folders that were left out.
@@ -86,29 +98,29 @@ pub struct Cp {
 /// Copies.
 pub fn run(args: &CpArgs, out: &mut Output) -> Result<Exit, Failure> {
     let (from, to) = (side(&args.from)?, side(&args.to)?);
-    let auth = args.connection.auth(Missing::Refused, out)?;
-    let served = [&from, &to]
-        .iter()
-        .any(|side| matches!(side, Side::Served(_)));
-    let fabric = match served {
-        true => args.connection.fabric()?,
-        false => crowfly_mover::fabric::Settings::new(
-            crowfly_mover::fabric::SharedKey::from_bytes([0; 32]),
-        ),
+    let mut sides = [&from, &to].into_iter();
+    let dialing = match sides.any(|side| matches!(side, Side::Served(_))) {
+        true => Dialing {
+            auth: args.connection.auth(Missing::Refused, out)?,
+            fabric: args.connection.fabric()?,
+            patience: PATIENCE,
+        },
+        false => {
+            args.connection.is_not_given()?;
+            Dialing::by(Auth::Open)?
+        }
     };
     let asked = Asked {
         from: from.clone(),
         to: to.clone(),
         recursive: args.recursive,
+        follow: args.dereference,
+        preserve: args.preserve,
         resume: args.resume,
         verify: !args.no_verify,
         policy: args.policy,
         timeout: args.timeout,
-        dialing: Dialing {
-            auth,
-            fabric,
-            patience: PATIENCE,
-        },
+        dialing,
         watch: Some(leftovers()),
     };
     let copied = follow(Copy::start(asked)?, &from, out)?;
@@ -117,6 +129,7 @@ pub fn run(args: &CpArgs, out: &mut Output) -> Result<Exit, Failure> {
         from: from.place(),
         to: to.place(),
         files: copied.files,
+        folders: copied.folders,
         resumed: copied.resumed,
         skipped: copied.skipped,
         kept: to != Side::Host,
@@ -162,13 +175,20 @@ fn leftovers() -> Watch {
 }
 
 /// One side of a copy, as it was written.
-fn side(text: &str) -> Result<Side, Failure> {
+fn side(text: &OsStr) -> Result<Side, Failure> {
     if text == "host:" {
         return Ok(Side::Host);
     }
-    if text.starts_with(crowfly_route::place::SERVED_SCHEME) {
-        return Ok(Side::Served(text.parse()?));
+    let starts = |scheme: &str| text.as_bytes().starts_with(scheme.as_bytes());
+    if starts(SERVED_SCHEME) {
+        return Ok(Side::Served(Location::of(text)?));
     }
+    let Some(text) = text.to_str() else {
+        // A path is any bytes; every other place is text.
+        let path = text.as_bytes().strip_prefix(b"file:");
+        let path = path.map_or(text, OsStr::from_bytes);
+        return Ok(Side::File(path.into()));
+    };
     let place: Place = match text.parse() {
         Ok(place) => place,
         // A plain name, of a file; but what begins as a place or a URL was meant to be one.
@@ -211,7 +231,7 @@ mod tests {
 
     #[test]
     fn a_side_is_read_as_it_was_meant() {
-        let read = |text: &str| side(text).expect("a side");
+        let read = |text: &str| side(OsStr::new(text)).expect("a side");
         assert_eq!(read("host:"), Side::Host);
         assert_eq!(read("host"), Side::Host);
         assert_eq!(read("./host"), Side::File("./host".into()));
@@ -219,12 +239,21 @@ mod tests {
         assert_eq!(read("file:m.bin"), Side::File("m.bin".into()));
         assert_eq!(read("a:b"), Side::File("a:b".into()));
         assert!(matches!(read("crowfly://host:1/m/x"), Side::Served(_)));
+        let odd = OsStr::from_bytes(b"m\xff.bin");
+        let file = OsStr::from_bytes(b"file:m\xff.bin");
+        assert_eq!(side(odd).expect("a side"), Side::File(odd.into()));
+        assert_eq!(side(file).expect("a side"), Side::File(odd.into()));
+        let served = OsStr::from_bytes(b"crowfly://host:1/m/\xff");
+        assert_eq!(
+            side(served).expect("a side"),
+            read("crowfly://host:1/m/%FF")
+        );
     }
 
     #[test]
     fn what_is_no_side_says_why_with_a_code_and_a_status() {
         let refused = |text: &str| {
-            let failure = side(text).expect_err("no side");
+            let failure = side(OsStr::new(text)).expect_err("no side");
             (failure.code(), failure.exit())
         };
         assert_eq!(refused("gpu:0"), ("not-built", Exit::Unavailable));

@@ -1,6 +1,8 @@
 //! `crowfly serve`.
 
+use std::ffi::{OsStr, OsString};
 use std::net::{Ipv4Addr, SocketAddr};
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -31,7 +33,7 @@ what went wrong by accident, not by intent. Use networks that you trust."
 pub struct ServeArgs {
     /// Files and folders to expose, each under a name of its own or under that of its last component
     #[arg(value_name = "[NAME=]PATH", required_unless_present = "memory")]
-    paths: Vec<String>,
+    paths: Vec<OsString>,
     /// Zeroed memory to expose, which whoever connects reads and writes; may be given several times
     #[arg(long, value_name = "NAME=SIZE")]
     memory: Vec<MemoryArg>,
@@ -111,6 +113,11 @@ pub fn run(args: &ServeArgs, out: &mut Output) -> Result<Exit, Failure> {
     for text in &args.paths {
         exports.push(export(text, args.writable)?);
     }
+    if args.writable && !exports.iter().any(|e| matches!(e, Export::Folder { .. })) {
+        return Err(Failure::usage(
+            "--writable applies to folders, and none is exposed",
+        ));
+    }
     exports.extend(args.memory.iter().map(|memory| Export::Memory {
         name: memory.name.clone(),
         bytes: memory.bytes,
@@ -174,10 +181,16 @@ fn described(export: &Export) -> String {
 }
 
 /// `NAME=PATH`, or a path whose last component is the name.
-fn export(text: &str, writable: bool) -> Result<Export, Failure> {
-    let named = text.split_once('=').filter(|(name, _)| !name.contains('/'));
+fn export(text: &OsStr, writable: bool) -> Result<Export, Failure> {
+    let bytes = text.as_bytes();
+    let sign = bytes.iter().position(|byte| matches!(byte, b'=' | b'/'));
+    let named = sign.filter(|at| bytes.get(*at) == Some(&b'='));
+    let named = named.and_then(|at| Some((bytes.get(..at)?, bytes.get(at + 1..)?)));
     let (name, path): (Name, &Path) = match named {
-        Some((name, path)) => (name.parse()?, Path::new(path)),
+        Some((name, path)) => (
+            String::from_utf8_lossy(name).parse()?,
+            Path::new(OsStr::from_bytes(path)),
+        ),
         None => {
             let path = Path::new(text);
             let whole = path
@@ -185,7 +198,8 @@ fn export(text: &str, writable: bool) -> Result<Export, Failure> {
                 .map_err(|error| Failure::reading(path, &error))?;
             let last = whole.file_name().and_then(|name| name.to_str());
             let name = last.unwrap_or_default().parse().map_err(|error| {
-                Failure::from(error).hint(format!("give it a name: NAME={text}"))
+                let path = shown(path);
+                Failure::from(error).hint(format!("give it a name: NAME={path}"))
             })?;
             (name, path)
         }

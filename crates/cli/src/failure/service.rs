@@ -49,13 +49,17 @@ fn of_answer(code: &str) -> (Exit, Option<&'static str>) {
             Exit::CannotCreate,
             Some("`crowfly serve --writable` exposes folders that take files"),
         ),
+        "destination-is-link" => (
+            Exit::CannotCreate,
+            Some("remove the link, or name what it is to lead to"),
+        ),
         "file-busy" | "no-space" | "file-too-large" | "does-not-fit" => (Exit::CannotCreate, None),
         "source-changed" => (Exit::BadData, Some(ANEW)),
         "data-differs" => (Exit::Broken, None),
         "route-refused" | "no-host-memory" | "too-many" | "setup-failed" => {
             (Exit::Unavailable, None)
         }
-        "bad-location" | "protocol-violation" => (Exit::BadData, None),
+        "bad-location" | "protocol-violation" | "link-cycle" => (Exit::BadData, None),
         _ => (Exit::Io, None),
     }
 }

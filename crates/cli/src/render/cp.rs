@@ -3,15 +3,25 @@
 use super::legs::{self, Ends};
 use super::receipt;
 use super::text::{count, harmless, wrap};
+use crowfly_route::place::Place;
+
 use crate::commands::cp::Cp;
 
 /// The copy in at most `columns` columns; see [`receipt::render`].
 pub fn render(cp: &Cp, columns: usize, detailed: bool) -> String {
     let mut text = wrap(&summary(cp), columns, "", "  ");
     text.push_str("\n\n");
+    let is_relay = [&cp.from, &cp.to]
+        .iter()
+        .all(|place| matches!(place, Place::Served(_)));
+    let (there, beyond) = match is_relay {
+        true => ("source", "destination"),
+        false => ("server", "server"),
+    };
     let ends = Ends {
         here: "here",
-        there: "server",
+        there,
+        beyond,
     };
     let table = legs::render(&cp.legs, ends, columns);
     if !table.is_empty() {
@@ -29,8 +39,15 @@ fn summary(cp: &Cp) -> String {
         true => format!("to {}", harmless(&to)),
         false => "into memory, and dropped them there".to_owned(),
     };
+    let folders = match cp.folders {
+        0 => String::new(),
+        folders => {
+            let folders = usize::try_from(folders).unwrap_or(usize::MAX);
+            format!(" in {}", count(folders, "folder"))
+        }
+    };
     let mut text = format!(
-        "Copied {files}, {}, from {} {to}",
+        "Copied {files}{folders}, {}, from {} {to}",
         cp.receipt.requested,
         harmless(&from)
     );
@@ -41,7 +58,7 @@ fn summary(cp: &Cp) -> String {
         let left_out = count(usize::try_from(cp.skipped).unwrap_or(usize::MAX), "entry");
         let left_out = left_out.replace("entrys", "entries");
         text.push_str(&format!(
-            "; left out {left_out}: links, devices, or names that are no text"
+            "; left out {left_out}: links (-L follows them), devices, sockets or pipes"
         ));
     }
     text

@@ -16,6 +16,8 @@ pub struct Ends {
     pub here: &'static str,
     /// The other one.
     pub there: &'static str,
+    /// The second other one, where the bytes go on to one.
+    pub beyond: &'static str,
 }
 
 /// The table in at most `columns` columns; empty when nothing moved.
@@ -35,11 +37,13 @@ pub fn render(legs: &[Leg], ends: Ends, columns: usize) -> String {
         let word = match leg.doing {
             Doing::Reading => "  read",
             Doing::Crossing => "  cross",
+            Doing::Onward => "  onward",
             Doing::Writing => "  write",
         };
-        let by = match leg.end {
-            End::Here => ends.here,
-            End::There => ends.there,
+        let by = match (leg.end, leg.doing) {
+            (End::Here, _) => ends.here,
+            (End::There, Doing::Reading | Doing::Crossing) => ends.there,
+            (End::There, Doing::Onward | Doing::Writing) => ends.beyond,
         };
         let cpu = seconds(leg.cpu.total());
         if leg.shares.is_empty() {

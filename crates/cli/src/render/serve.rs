@@ -34,6 +34,7 @@ pub fn render(serve: &Serve, columns: usize) -> String {
     let ends = Ends {
         here: "server",
         there: "peer",
+        beyond: "peer",
     };
     let table = legs::render(&totals.legs, ends, columns);
     if !table.is_empty() {

@@ -22,6 +22,8 @@ pub enum Doing {
     Reading,
     /// Crosses the fabric.
     Crossing,
+    /// Crosses the fabric a second time, from this process to the server that keeps the bytes.
+    Onward,
     /// Writes storage.
     Writing,
 }
@@ -32,7 +34,7 @@ pub enum Doing {
 pub enum End {
     /// The process that copies.
     Here,
-    /// The server.
+    /// The server; of two the one that sends, and from the second crossing on the one that receives.
     There,
 }
 
@@ -143,11 +145,11 @@ impl Legs {
         self.add(leg);
     }
 
-    /// A part crossed the fabric by a transfer of this end.
-    pub(crate) fn crossed(&self, delivery: Delivery) {
+    /// A part crossed the fabric by a transfer of this end, the first time or the second.
+    pub(crate) fn crossed(&self, doing: Doing, delivery: Delivery) {
         let receipt = delivery.into_receipt();
         self.add(Leg {
-            doing: Doing::Crossing,
+            doing,
             end: End::Here,
             shares: receipt.shares,
             cpu: receipt.cpu,
@@ -192,11 +194,14 @@ impl Legs {
         }
     }
 
-    /// What the other end told, seen from here.
-    pub(crate) fn told(&self, json: &str) {
+    /// What the other end told, seen from here: its crossing is the first or the second.
+    pub(crate) fn told(&self, json: &str, crossing: Doing) {
         let legs: Vec<Leg> = serde_json::from_str(json).unwrap_or_default();
         for mut leg in legs {
             leg.end = End::There;
+            if leg.doing == Doing::Crossing {
+                leg.doing = crossing;
+            }
             leg.hops = leg.hops.into_iter().map(from_here).collect();
             self.add(leg);
         }
@@ -303,7 +308,7 @@ mod tests {
         let there = Legs::default();
         there.add(leg(Doing::Reading, 5));
         let here = Legs::default();
-        here.told(&there.to_json());
+        here.told(&there.to_json(), Doing::Crossing);
         let all = here.all();
         assert_eq!((all[0].end, all[0].bytes()), (End::There, Bytes(5)));
         assert!(
@@ -312,8 +317,8 @@ mod tests {
                 .iter()
                 .all(|hop| matches!(hop.from, Stop::Remote { .. }))
         );
-        here.told("[{\"no\": \"leg\"}]");
-        here.told("garbage");
+        here.told("[{\"no\": \"leg\"}]", Doing::Crossing);
+        here.told("garbage", Doing::Crossing);
         assert_eq!(here.all(), all, "what is no account changes nothing");
     }
 }

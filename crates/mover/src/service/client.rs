@@ -1,6 +1,7 @@
 //! A connection to a server, on which several threads can ask at a time.
 
 use std::collections::HashMap;
+use std::ffi::OsStr;
 use std::fmt;
 use std::net::{TcpStream, ToSocketAddrs};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -11,6 +12,7 @@ use std::time::{Duration, Instant};
 
 use crowfly_route::policy::Policy;
 
+use super::attributes::{Attributes, Wanted};
 use super::channel::{Channel, FabricChannel};
 use super::error::ServiceError;
 use super::limits::{COURTESY, INTRODUCTION, LOOK, PATIENCE, WINDOW};
@@ -35,6 +37,16 @@ pub struct Dialing {
     pub patience: Duration,
 }
 
+/// What a connection is for.
+pub(crate) struct Purpose<'o> {
+    /// What the server may do with this end's buffers.
+    pub access: Access,
+    /// How far the bytes may stray. Under `require` there has to be a direct path from the beginning.
+    pub policy: Policy,
+    /// Another connection, whose buffers are used for this one as well.
+    pub other: Option<&'o Client>,
+}
+
 impl Dialing {
     /// The usual way, with this much said of who it is.
     ///
@@ -51,8 +63,13 @@ impl Dialing {
 
 /// Something that was opened at a server.
 pub(crate) enum Opened {
-    File { file: u32, size: u64, tag: Tag },
-    Folder,
+    File {
+        file: u32,
+        size: u64,
+        tag: Tag,
+        attributes: Option<Attributes>,
+    },
+    Folder(Attributes),
     Memory(Box<RegionDescriptor>),
 }
 
@@ -126,7 +143,7 @@ impl Line {
 }
 
 /// A connection to a server.
-pub struct Client {
+pub(crate) struct Client {
     line: Arc<Line>,
     listener: Option<JoinHandle<()>>,
     ring: Ring,
@@ -149,25 +166,33 @@ impl Client {
     /// Connects to the server at `host:port`.
     ///
     /// # Errors
-    /// When it cannot be reached, or one end does not accept the other.
-    pub fn connect(location: &Location, dialing: &Dialing) -> Result<Self, ServiceError> {
+    /// When it cannot be reached, one end does not accept the other, or the policy allows none of the
+    /// paths between them.
+    pub(crate) fn connect(
+        location: &Location,
+        dialing: &Dialing,
+        purpose: &Purpose<'_>,
+    ) -> Result<Self, ServiceError> {
         let began = Instant::now();
         let until = began + dialing.patience;
         let server = location.server.clone();
         let left = || until.saturating_duration_since(Instant::now());
         let (fabric, channel, peer) = match &dialing.auth {
-            Auth::Certificates(_) => certified(location, dialing, until)?,
+            Auth::Certificates(_) => certified(location, dialing, purpose.policy, until)?,
             Auth::Open | Auth::Key(_) => {
                 let fabric = Fabric::new(Settings {
                     key: dialing.auth.fabric_key()?,
                     ..dialing.fabric.clone()
                 })?;
-                let peer = fabric.connect(&server, Options::within(left()))?;
+                let peer = fabric.connect(&server, rails(purpose.policy, left()))?;
                 let channel: Box<dyn Channel> = Box::new(FabricChannel(peer.clone()));
                 (fabric, channel, peer)
             }
         };
-        let ring = Ring::registered(&fabric, WINDOW, Access::READ_WRITE)?;
+        let ring = match purpose.other {
+            None => Ring::registered(&fabric, WINDOW, purpose.access)?,
+            Some(other) => other.ring.also_registered(&fabric, purpose.access)?,
+        };
         let line = Arc::new(Line {
             channel,
             peer,
@@ -301,9 +326,39 @@ impl Client {
             policy,
         };
         match self.ask(request, self.time(until)?)? {
-            Answer::File { file, size, tag } => Ok(Opened::File { file, size, tag }),
-            Answer::Folder => Ok(Opened::Folder),
+            Answer::File {
+                file,
+                size,
+                tag,
+                attributes,
+            } => Ok(Opened::File {
+                file,
+                size,
+                tag,
+                attributes,
+            }),
+            Answer::Folder(attributes) => Ok(Opened::Folder(attributes)),
             Answer::Memory(descriptor) => Ok(Opened::Memory(descriptor)),
+            _ => Err(self.odd("it answered something else than was asked")),
+        }
+    }
+
+    /// Makes a folder, or finishes one that is `filled`; whether it was not there before.
+    pub(crate) fn folder(
+        &self,
+        name: &Name,
+        path: &RelativePath,
+        (wanted, filled): (Wanted, bool),
+        until: Option<Instant>,
+    ) -> Result<bool, ServiceError> {
+        let request = Request::Folder {
+            name: name.clone(),
+            path: path.clone(),
+            wanted,
+            filled,
+        };
+        match self.ask(request, self.time(until)?)? {
+            Answer::Made(made) => Ok(made),
             _ => Err(self.odd("it answered something else than was asked")),
         }
     }
@@ -313,13 +368,14 @@ impl Client {
         &self,
         name: &Name,
         path: &RelativePath,
-        after: &str,
+        (after, follow): (&OsStr, bool),
         until: Option<Instant>,
     ) -> Result<(Vec<Entry>, bool, u32), ServiceError> {
         let request = Request::List {
             name: name.clone(),
             path: path.clone(),
             after: after.to_owned(),
+            follow,
         };
         match self.ask(request, self.time(until)?)? {
             Answer::Entries {
@@ -329,7 +385,7 @@ impl Client {
             } => {
                 let mut before = after;
                 for entry in &entries {
-                    if entry.name.as_str() <= before && !(before.is_empty()) {
+                    if entry.name.as_os_str() <= before && !(before.is_empty()) {
                         return Err(self.odd("its listing is out of order"));
                     }
                     before = &entry.name;
@@ -461,6 +517,7 @@ impl Drop for Client {
 fn certified(
     location: &Location,
     dialing: &Dialing,
+    policy: Policy,
     until: Instant,
 ) -> Result<(Fabric, Box<dyn Channel>, Peer), ServiceError> {
     let Auth::Certificates(identity) = &dialing.auth else {
@@ -508,9 +565,19 @@ fn certified(
     })?;
     channel.send(&join(&fabric).encode(), left())?;
     address.set_port(welcome.port);
-    let peer = fabric.connect(&address.to_string(), Options::within(left()))?;
+    let peer = fabric.connect(&address.to_string(), rails(policy, left()))?;
     expected(server, &peer, welcome.incarnation)?;
     Ok((fabric, Box::new(channel), peer))
+}
+
+/// How the fabric is to be reached: where only a direct path will do, that shows here, before a byte is
+/// read anywhere.
+fn rails(policy: Policy, time: Duration) -> Options {
+    let options = Options::within(time);
+    match policy {
+        Policy::Require => options.by(Policy::Require),
+        _ => options,
+    }
 }
 
 fn join(fabric: &Fabric) -> Join {

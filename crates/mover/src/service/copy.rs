@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use crowfly_route::hop::{Class, Route};
+use crowfly_route::hop::Class;
 use crowfly_route::obstacle::Obstacle;
 use crowfly_route::place::Place;
 use crowfly_route::policy::Policy;
@@ -18,18 +18,22 @@ use crowfly_route::receipt::{
 use crowfly_route::units::Bytes;
 
 use super::account::{Doing, Leg, Legs, route};
-use super::client::{Client, Dialing};
+use super::attributes::{Attributes, Wanted};
+use super::client::{Client, Dialing, Purpose};
 use super::error::ServiceError;
 use super::limits::WINDOW;
 use super::name::Location;
 use super::ring::Ring;
 use crate::digest;
+use crate::fabric::Access;
 
 mod batch;
 mod ends;
+mod folders;
 mod plan;
 
 use batch::Batch;
+use folders::Folders;
 use plan::Planned;
 
 /// One side of a copy.
@@ -71,6 +75,11 @@ pub struct Asked {
     pub to: Side,
     /// Whether folders are copied with all that is in them.
     pub recursive: bool,
+    /// Whether links in folders count as what they lead to; they are left out otherwise.
+    pub follow: bool,
+    /// Whether permissions and the time of the last change are preserved exactly. Otherwise what is new
+    /// has the permissions of its source less the umask, and what was there keeps its own.
+    pub preserve: bool,
     /// Whether to go on with what an earlier copy left, and to leave what is unfinished on failure.
     pub resume: bool,
     /// Whether checksums of both ends are compared.
@@ -96,9 +105,11 @@ impl fmt::Debug for Asked {
 pub struct Copied {
     /// Files that are whole at their destination.
     pub files: u64,
+    /// Folders that are there, empty ones among them.
+    pub folders: u64,
     /// Bytes that were there already, from an earlier copy, and were not moved again.
     pub resumed: Bytes,
-    /// Entries of folders that were left out: links, devices, names that are no text.
+    /// Entries of folders that were left out: links, devices, sockets and pipes.
     pub skipped: u64,
     /// What went each leg of the way.
     pub legs: Vec<Leg>,
@@ -207,13 +218,16 @@ fn sensible(asked: &Asked) -> Result<(), ServiceError> {
     };
     match (&asked.from, &asked.to) {
         (Side::Host, _) => refuse("host memory holds nothing that could be copied"),
-        (Side::Served(_), Side::Served(_)) => refuse(
-            "the bytes would go through this machine; run the copy on one of the two servers",
-        ),
+        (Side::Served(from), Side::Served(to)) if is_within(from, to) => {
+            refuse("the destination is the source, or lies in it")
+        }
         (Side::File(_), Side::Host | Side::File(_)) if asked.policy == Policy::Socket => {
             refuse("a file of this machine is not read through a socket")
         }
         (_, Side::Host) if asked.resume => refuse("bytes that are dropped cannot be resumed"),
+        (_, Side::Host) if asked.preserve => {
+            refuse("bytes that are dropped have no permissions and times to be preserved")
+        }
         _ if asked.policy == Policy::Staged => {
             refuse("choose the policy require, prefer or socket")
         }
@@ -221,9 +235,23 @@ fn sensible(asked: &Asked) -> Result<(), ServiceError> {
     }
 }
 
+/// Whether one location is the other or lies below it, as far as their names tell.
+fn is_within(outer: &Location, inner: &Location) -> bool {
+    let same = (&outer.server, &outer.name) == (&inner.server, &inner.name);
+    let mut below = inner.path.components();
+    same && outer
+        .path
+        .components()
+        .all(|part| below.next() == Some(part))
+}
+
 /// What all parts of a copy need to know.
 pub(crate) struct Terms {
-    pub client: Option<Client>,
+    /// The connection to the server that has the source.
+    pub source: Option<Client>,
+    /// The connection to the server that keeps the destination.
+    pub goal: Option<Client>,
+    pub preserve: bool,
     pub verify: bool,
     pub resume: bool,
     pub policy: Policy,
@@ -238,12 +266,28 @@ impl Terms {
         self.verify || self.resume
     }
 
-    /// The connection, where one side is a server.
-    fn client(&self) -> Result<&Client, ServiceError> {
-        self.client.as_ref().ok_or(ServiceError::Protocol {
-            peer: "this process".into(),
-            what: "it is connected to no server",
-        })
+    fn source(&self) -> Result<&Client, ServiceError> {
+        self.source.as_ref().ok_or_else(not_connected)
+    }
+
+    fn goal(&self) -> Result<&Client, ServiceError> {
+        self.goal.as_ref().ok_or_else(not_connected)
+    }
+
+    /// The crossing that brings the bytes to their destination.
+    const fn last_crossing(&self) -> Doing {
+        match (&self.source, &self.goal) {
+            (Some(_), Some(_)) => Doing::Onward,
+            _ => Doing::Crossing,
+        }
+    }
+
+    /// What a copy of something with these attributes is to have.
+    const fn wanted(&self, of: Option<Attributes>) -> Wanted {
+        Wanted {
+            of,
+            preserved: self.preserve,
+        }
     }
 
     /// Whether there is time left.
@@ -258,20 +302,46 @@ impl Terms {
     }
 }
 
+fn not_connected() -> ServiceError {
+    ServiceError::Protocol {
+        peer: "this process".into(),
+        what: "it is connected to no server",
+    }
+}
+
+/// Connects to the servers of both sides, as far as they are any. Between two servers the bytes go through
+/// one set of buffers of this process, registered with both.
+fn connect(
+    asked: &Asked,
+    dialing: &Dialing,
+) -> Result<(Option<Client>, Option<Client>), ServiceError> {
+    let dial = |side: &Side, access, other: Option<&Client>| match side {
+        Side::Served(location) => {
+            let purpose = Purpose {
+                access,
+                policy: asked.policy,
+                other,
+            };
+            Client::connect(location, dialing, &purpose).map(Some)
+        }
+        _ => Ok(None),
+    };
+    let source = dial(&asked.from, Access::WRITE, None)?;
+    let goal = dial(&asked.to, Access::READ, source.as_ref())?;
+    Ok((source, goal))
+}
+
 fn run(asked: &Asked, watched: &Watched) -> Result<Copied, ServiceError> {
     let started = Instant::now();
     let mut dialing = asked.dialing.clone();
     if let Some(timeout) = asked.timeout {
         dialing.patience = dialing.patience.min(timeout);
     }
-    let client = match (&asked.from, &asked.to) {
-        (Side::Served(location), _) | (_, Side::Served(location)) => {
-            Some(Client::connect(location, &dialing)?)
-        }
-        _ => None,
-    };
+    let (source, goal) = connect(asked, &dialing)?;
     let terms = Terms {
-        client,
+        source,
+        goal,
+        preserve: asked.preserve,
         verify: asked.verify,
         resume: asked.resume,
         policy: asked.policy,
@@ -279,23 +349,33 @@ fn run(asked: &Asked, watched: &Watched) -> Result<Copied, ServiceError> {
         timeout: asked.timeout.unwrap_or_default(),
         watch: asked.watch.clone(),
     };
-    let Planned { files, skipped } = plan::files(asked, &terms)?;
+    let Planned {
+        files,
+        folders,
+        skipped,
+    } = plan::files(asked, &terms)?;
     let total = files.iter().map(|file| file.size).sum();
     watched.total.store(total, Ordering::Relaxed);
     let local;
-    let (ring, window) = match &terms.client {
-        Some(client) => (client.ring(), client.window()),
+    let clients = [&terms.source, &terms.goal];
+    let windows = clients.iter().filter_map(|client| client.as_ref());
+    let window = windows.map(Client::window).min().unwrap_or(WINDOW);
+    let ring = match terms.source.as_ref().or(terms.goal.as_ref()) {
+        Some(client) => client.ring(),
         None => {
             local = Ring::local(WINDOW)?;
-            (&local, WINDOW)
+            &local
         }
     };
+    let folders = Folders::make(folders, &terms)?;
     let batch = Batch::new(files, &terms, watched);
     batch.run(ring, window)?;
+    let folders = folders.finish(&terms)?;
     let (files, digests, legs) = batch.done();
     let receipt = receipt(asked, watched, started, &digests, &legs);
     Ok(Copied {
         files,
+        folders,
         resumed: Bytes(watched.resumed.load(Ordering::Relaxed)),
         skipped,
         legs: legs.all(),
@@ -330,7 +410,7 @@ fn receipt(
         schema: RECEIPT_SCHEMA.into(),
         policy: asked.policy,
         requested,
-        shares: shares(&legs, &route),
+        shares: shares(&legs),
         bounced: bounced(&legs),
         overread: legs.iter().map(|leg| leg.overread).sum(),
         retries: legs.iter().map(|leg| leg.retries).sum(),
@@ -348,25 +428,33 @@ fn receipt(
     }
 }
 
-/// The bytes by path, of the leg that says most: across the fabric, or else into storage.
-fn shares(legs: &[Leg], route: &Route) -> Vec<Share> {
-    let by = |doing| {
-        legs.iter()
-            .find(|leg| leg.doing == doing && leg.bytes().0 > 0)
-    };
-    let leg = by(Doing::Crossing)
+/// The bytes by path, of the leg that says most: across the fabric, or else into storage. Where the bytes
+/// went several legs they lay in host memory in between, so that no path is more than staged for the
+/// whole way, however straight each leg was.
+fn shares(legs: &[Leg]) -> Vec<Share> {
+    let moving = || legs.iter().filter(|leg| leg.bytes().0 > 0);
+    let by = |doing| moving().find(|leg| leg.doing == doing);
+    let worst = |leg: &&Leg| leg.shares.iter().map(|share| share.class).max();
+    let crossings = [by(Doing::Crossing), by(Doing::Onward)];
+    let crossing = crossings.into_iter().flatten().max_by_key(worst);
+    let leg = crossing
         .or_else(|| by(Doing::Writing))
         .or_else(|| by(Doing::Reading));
     let mut shares = leg.map_or_else(Vec::new, |leg| leg.shares.clone());
-    for share in &mut shares {
-        if share.class == Class::Direct && route.class() == Class::Staged && share.because.is_none()
-        {
-            share.because =
-                Some("through buffers in host memory, as everything that a server reads".into());
+    if moving().count() > 1 {
+        let straight = moving().all(|leg| worst(&leg) == Some(Class::Direct));
+        for share in shares.iter_mut().filter(|s| s.class == Class::Direct) {
+            share.class = Class::Staged;
+            share.because = Some(if straight { ALL_STRAIGHT } else { IN_BETWEEN }.into());
         }
     }
     shares
 }
+
+const ALL_STRAIGHT: &str =
+    "every leg went straight; between the legs the bytes lay in host memory, as in every such copy";
+const IN_BETWEEN: &str =
+    "this leg went straight; between the legs the bytes lay in host memory, as in every such copy";
 
 /// Bytes that lay in a buffer between two legs.
 fn bounced(legs: &[Leg]) -> Bytes {
@@ -379,19 +467,27 @@ fn bounced(legs: &[Leg]) -> Bytes {
     }
 }
 
+/// Where a server is at one end, both ends made checksums and compared them. Within this process there
+/// is but one, of the bytes as they were read.
 fn verification(asked: &Asked, digests: &[Option<u64>]) -> Verification {
     let all: Option<Vec<u64>> = digests.iter().copied().collect();
-    match all.filter(|all| asked.verify && !all.is_empty()) {
-        None => Verification::NotAsked,
-        Some(all) => {
-            let checksum = match all.as_slice() {
-                [one] => *one,
-                many => digest::whole(many.iter().copied()),
-            };
-            Verification::Agreed {
-                algorithm: digest::ALGORITHM.into(),
-                checksum: format!("{checksum:016x}"),
-            }
-        }
+    let Some(all) = all.filter(|all| asked.verify && !all.is_empty()) else {
+        return Verification::NotAsked;
+    };
+    let checksum = match all.as_slice() {
+        [one] => *one,
+        many => digest::whole(many.iter().copied()),
+    };
+    let (algorithm, checksum) = (digest::ALGORITHM.into(), format!("{checksum:016x}"));
+    let is_served = |side: &Side| matches!(side, Side::Served(_));
+    match is_served(&asked.from) || is_served(&asked.to) {
+        true => Verification::Agreed {
+            algorithm,
+            checksum,
+        },
+        false => Verification::Computed {
+            algorithm,
+            checksum,
+        },
     }
 }

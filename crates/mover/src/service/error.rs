@@ -102,6 +102,18 @@ pub enum ServiceError {
         /// What was wanted.
         wanted: &'static str,
     },
+    /// A link is where the file would be, and is neither replaced nor written through.
+    #[error("`{path}` is a link: it is neither replaced nor written through")]
+    Link {
+        /// The path.
+        path: String,
+    },
+    /// A folder lies in itself, by a link that was followed.
+    #[error("`{path}` leads back to a folder that it lies in")]
+    Cycle {
+        /// The path.
+        path: String,
+    },
     /// Someone else is writing the same file.
     #[error("`{path}` is being written by someone else")]
     Busy {
@@ -218,6 +230,7 @@ const CODES: &[&str] = &[
     "access-denied",
     "read-only",
     "not-a-file",
+    "destination-is-link",
     "file-busy",
     "file-failed",
     "source-changed",
@@ -265,6 +278,8 @@ impl ServiceError {
             Self::Denied { .. } => "access-denied",
             Self::ReadOnly { .. } => "read-only",
             Self::WrongKind { .. } => "not-a-file",
+            Self::Link { .. } => "destination-is-link",
+            Self::Cycle { .. } => "link-cycle",
             Self::Busy { .. } => "file-busy",
             Self::File { source, .. } => match source.raw_os_error() {
                 Some(libc::ENOSPC | libc::EDQUOT) => "no-space",

@@ -6,19 +6,22 @@ use std::ffi::OsStr;
 use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
 use crowfly_machine::limits;
 use crowfly_route::units::Bytes;
-use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags, ResolveFlags};
+use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags, ResolveFlags, Stat};
 use rustix::io::Errno;
 
+use super::attributes::{Attributes, Wanted};
 use super::error::ServiceError;
 use super::limits::{MAX_COMPONENT, MAX_EXPORTS};
 use super::message::{Entry, Kind, Tag};
 use super::name::{Name, RelativePath};
 use super::partial::is_unfinished;
 use crate::checkpoint::Stamp;
+use crate::digest;
 use crate::fabric::{Access, Buffer, Fabric, Region};
 use crate::memory::MemoryError;
 use crate::source::Source;
@@ -133,7 +136,7 @@ pub(crate) struct Folder {
 /// What a path beneath a folder leads to.
 pub(crate) enum Found {
     File(Box<Source>),
-    Folder,
+    Folder(Attributes),
 }
 
 impl Folder {
@@ -149,39 +152,92 @@ impl Folder {
     /// # Errors
     /// When it leads nowhere, or out of the folder, or to what is neither file nor folder.
     pub(crate) fn find(&self, path: &RelativePath) -> Result<Found, ServiceError> {
-        if path.is_empty() {
-            return Ok(Found::Folder);
-        }
-        let shown = path.as_str();
-        let failed = |error| refused(shown, error);
+        let failed = |error| refused(path, error);
         // Looking before opening: opening a device node or a FIFO can have effects of its own.
-        let looked = beneath(self.root.as_fd(), shown, OFlags::PATH).map_err(failed)?;
+        let looked = beneath(self.root.as_fd(), at(path), OFlags::PATH).map_err(failed)?;
         let stat = rustix::fs::fstat(&looked).map_err(failed)?;
         match FileType::from_raw_mode(stat.st_mode) {
-            FileType::Directory => return Ok(Found::Folder),
+            FileType::Directory => return Ok(Found::Folder(Attributes::from(&stat))),
             FileType::RegularFile => {}
-            _ => return Err(no_file(shown)),
+            _ => return Err(no_file(path)),
         }
         let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY;
-        let file: File = beneath(self.root.as_fd(), shown, flags)
+        let file: File = beneath(self.root.as_fd(), at(path), flags)
             .map_err(failed)?
             .into();
-        Ok(Found::File(Box::new(Source::opened(
-            Path::new(shown),
-            file,
-        )?)))
+        let shown = Path::new(path.as_os_str());
+        Ok(Found::File(Box::new(Source::opened(shown, file)?)))
     }
 
     /// The files and folders in a folder by name, and how many others there are.
     ///
     /// # Errors
     /// When it cannot be read, or has more than a listing may have.
-    pub(crate) fn list(&self, path: &RelativePath) -> Result<Entries, ServiceError> {
-        let shown = if path.is_empty() { "." } else { path.as_str() };
-        let failed = |error| refused(shown, error);
+    pub(crate) fn list(&self, path: &RelativePath, follow: bool) -> Result<Entries, ServiceError> {
+        let failed = |error| refused(path, error);
         let flags = OFlags::RDONLY | OFlags::DIRECTORY;
-        let folder = beneath(self.root.as_fd(), shown, flags).map_err(failed)?;
-        list(&folder, shown)
+        let folder = beneath(self.root.as_fd(), at(path), flags).map_err(failed)?;
+        let through = |name: &OsStr| {
+            let target = path.join(name).ok()?;
+            let there = beneath(self.root.as_fd(), at(&target), OFlags::PATH).ok()?;
+            rustix::fs::fstat(there).ok()
+        };
+        let through: Option<&Through<'_>> = if follow { Some(&through) } else { None };
+        list(&folder, &path.to_string(), through)
+    }
+
+    /// Makes a folder, and those on the way to it; whether it was not there before.
+    ///
+    /// # Errors
+    /// When nothing may be written here, something else is there, or the way there leads elsewhere.
+    pub(crate) fn make(&self, path: &RelativePath, wanted: &Wanted) -> Result<bool, ServiceError> {
+        let failed = |error| refused(path, error);
+        if path.is_empty() {
+            return self.may_write(path).map(|()| false);
+        }
+        let (folder, name) = self.folder_for(path)?;
+        match rustix::fs::mkdirat(&folder, name, wanted.of_new_folder()) {
+            Ok(()) => Ok(true),
+            Err(Errno::EXIST) => self.open_folder(path).map(|_| false),
+            Err(error) => Err(failed(error)),
+        }
+    }
+
+    /// Gives a folder beneath this one what it is to have.
+    ///
+    /// # Errors
+    /// When nothing may be written here, or no such folder is there.
+    pub(crate) fn finish(&self, path: &RelativePath, wanted: &Wanted) -> Result<(), ServiceError> {
+        self.may_write(path)?;
+        if path.is_empty() {
+            return Err(ServiceError::Denied {
+                path: path.to_string(),
+                why: "the exposed folder itself stays as it is",
+            });
+        }
+        let given = wanted.give(self.open_folder(path)?, None);
+        given.map_err(|error| ServiceError::file("finish", path.to_string(), error))
+    }
+
+    fn open_folder(&self, path: &RelativePath) -> Result<OwnedFd, ServiceError> {
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY;
+        beneath(self.root.as_fd(), at(path), flags).map_err(|error| match error {
+            Errno::NOTDIR => ServiceError::WrongKind {
+                path: path.to_string(),
+                found: "no folder",
+                wanted: "one",
+            },
+            error => refused(path, error),
+        })
+    }
+
+    fn may_write(&self, path: &RelativePath) -> Result<(), ServiceError> {
+        match self.writable {
+            true => Ok(()),
+            false => Err(ServiceError::ReadOnly {
+                path: path.to_string(),
+            }),
+        }
     }
 
     /// Opens the folder that a new file is to lie in, making those that are missing.
@@ -192,29 +248,24 @@ impl Folder {
         &self,
         path: &'p RelativePath,
     ) -> Result<(OwnedFd, &'p OsStr), ServiceError> {
-        let shown = path.as_str();
-        if !self.writable {
-            return Err(ServiceError::ReadOnly {
-                path: shown.to_owned(),
-            });
-        }
-        let (folder, name) = path.parted().ok_or_else(|| no_file(shown))?;
+        self.may_write(path)?;
+        let (folder, name) = path.parted().ok_or_else(|| no_file(path))?;
         if is_unfinished(name) {
             return Err(ServiceError::Denied {
-                path: shown.to_owned(),
+                path: path.to_string(),
                 why: "files of this name are unfinished copies",
             });
         }
-        let failed = |error| refused(shown, error);
+        let failed = |error| refused(path, error);
         let flags = OFlags::RDONLY | OFlags::DIRECTORY;
-        let mut at = beneath(self.root.as_fd(), ".", flags).map_err(failed)?;
         let mut done = RelativePath::default();
-        for component in folder.as_str().split('/').filter(|c| !c.is_empty()) {
+        let mut here = beneath(self.root.as_fd(), at(&done), flags).map_err(failed)?;
+        for component in folder.components() {
             done = done.join(component)?;
-            let open = || beneath(self.root.as_fd(), done.as_str(), flags);
-            at = match open() {
+            let open = || beneath(self.root.as_fd(), at(&done), flags);
+            here = match open() {
                 Err(Errno::NOENT) => {
-                    match rustix::fs::mkdirat(&at, component, Mode::from_raw_mode(0o777)) {
+                    match rustix::fs::mkdirat(&here, component, Mode::from_raw_mode(0o777)) {
                         Ok(()) | Err(Errno::EXIST) => open().map_err(failed)?,
                         Err(error) => return Err(failed(error)),
                     }
@@ -222,40 +273,46 @@ impl Folder {
                 other => other.map_err(failed)?,
             };
         }
-        Ok((at, OsStr::new(name)))
+        Ok((here, name))
     }
 }
 
-/// The files and folders in an open folder by name, and how many others there are.
+/// What a link of this name leads to, if it may be followed there.
+pub(crate) type Through<'f> = dyn Fn(&OsStr) -> Option<Stat> + 'f;
+
+/// The files and folders in an open folder by name, and how many others there are. A link is neither,
+/// unless it is to be looked `through`.
 ///
 /// # Errors
 /// When it cannot be read, or has more than a listing may have.
-pub(crate) fn list(folder: &OwnedFd, shown: &str) -> Result<Entries, ServiceError> {
+pub(crate) fn list(
+    folder: &OwnedFd,
+    shown: &str,
+    through: Option<&Through<'_>>,
+) -> Result<Entries, ServiceError> {
     let failed = |error: Errno| ServiceError::file("list", shown, error);
     let mut entries = Vec::new();
     let mut skipped = 0;
     for entry in Dir::read_from(folder).map_err(failed)? {
         let entry = entry.map_err(failed)?;
-        let Ok(name) = entry.file_name().to_str() else {
-            skipped += 1;
-            continue;
-        };
-        if matches!(name, "." | "..") || is_unfinished(name) {
+        let name = OsStr::from_bytes(entry.file_name().to_bytes());
+        if name == "." || name == ".." || is_unfinished(name) {
             continue;
         }
         // What vanished meanwhile is none of both.
-        let stat = rustix::fs::statat(folder, name, AtFlags::SYMLINK_NOFOLLOW);
-        let (kind, size) = stat.map_or((FileType::Unknown, 0), |stat| {
-            let size = u64::try_from(stat.st_size).unwrap_or(0);
-            (FileType::from_raw_mode(stat.st_mode), size)
-        });
-        let kind = match kind {
-            FileType::RegularFile => Kind::File,
-            FileType::Directory => Kind::Folder,
-            _ => {
-                skipped += 1;
-                continue;
-            }
+        let stat = rustix::fs::statat(folder, name, AtFlags::SYMLINK_NOFOLLOW).ok();
+        let of = |stat: &Stat| FileType::from_raw_mode(stat.st_mode);
+        let stat = match (stat, through) {
+            (Some(link), Some(through)) if of(&link) == FileType::Symlink => through(name),
+            (stat, _) => stat,
+        };
+        let Some((stat, kind)) = stat.and_then(|stat| match of(&stat) {
+            FileType::RegularFile => Some((stat, Kind::File)),
+            FileType::Directory => Some((stat, Kind::Folder)),
+            _ => None,
+        }) else {
+            skipped += 1;
+            continue;
         };
         if name.len() > MAX_COMPONENT {
             skipped += 1;
@@ -270,36 +327,51 @@ pub(crate) fn list(folder: &OwnedFd, shown: &str) -> Result<Entries, ServiceErro
         entries.push(Entry {
             name: name.to_owned(),
             kind,
-            size,
+            size: u64::try_from(stat.st_size).unwrap_or(0),
+            attributes: Attributes::from(&stat),
+            id: identity(&stat),
         });
     }
     entries.sort_by(|a, b| a.name.cmp(&b.name));
     Ok((entries, skipped))
 }
 
-fn beneath(root: BorrowedFd<'_>, path: &str, flags: OFlags) -> Result<OwnedFd, Errno> {
+/// What tells a file or folder from others.
+fn identity(stat: &Stat) -> u64 {
+    let parts = [stat.st_dev.to_le_bytes(), stat.st_ino.to_le_bytes()];
+    digest::piece(&parts.concat())
+}
+
+/// A path for the kernel, which does not take an empty one.
+fn at(path: &RelativePath) -> &OsStr {
+    match path.is_empty() {
+        true => OsStr::new("."),
+        false => path.as_os_str(),
+    }
+}
+
+fn beneath(root: BorrowedFd<'_>, path: &OsStr, flags: OFlags) -> Result<OwnedFd, Errno> {
     rustix::io::retry_on_intr(|| {
         rustix::fs::openat2(root, path, flags | OFlags::CLOEXEC, Mode::empty(), BENEATH)
     })
 }
 
-fn no_file(path: &str) -> ServiceError {
+fn no_file(path: &RelativePath) -> ServiceError {
     ServiceError::WrongKind {
-        path: path.to_owned(),
+        path: path.to_string(),
         found: "no regular file",
         wanted: "one",
     }
 }
 
-fn refused(path: &str, error: Errno) -> ServiceError {
+fn refused(path: &RelativePath, error: Errno) -> ServiceError {
+    let path = path.to_string();
     let denied = |why| ServiceError::Denied {
-        path: path.to_owned(),
+        path: path.clone(),
         why,
     };
     match error {
-        Errno::NOENT | Errno::NOTDIR => ServiceError::NotFound {
-            path: path.to_owned(),
-        },
+        Errno::NOENT | Errno::NOTDIR => ServiceError::NotFound { path },
         Errno::XDEV | Errno::LOOP => denied("it leads out of what is exposed"),
         Errno::ACCESS | Errno::PERM => denied("the server has no permission"),
         other => ServiceError::file("open", path, io::Error::from(other)),
@@ -356,8 +428,16 @@ mod tests {
             assert_eq!(code(folder.find(&path(bad))), "access-denied", "{bad}");
         }
         assert!(matches!(folder.find(&path("fine")), Ok(Found::File(_))));
-        let (entries, skipped) = folder.list(&RelativePath::default()).expect("listed");
+        let list = |follow| folder.list(&RelativePath::default(), follow);
+        let (entries, skipped) = list(false).expect("listed");
         assert_eq!((entries.len(), skipped), (1, 5));
+        let (entries, skipped) = list(true).expect("listed");
+        let names: Vec<_> = entries.iter().map(|entry| entry.name.as_os_str()).collect();
+        assert_eq!(
+            (names, skipped),
+            (vec![OsStr::new("fine"), OsStr::new("inside")], 4),
+            "only what stays inside"
+        );
     }
 
     #[test]
@@ -368,7 +448,7 @@ mod tests {
         assert_eq!(code(folder.find(&path("fifo"))), "not-a-file");
         assert_eq!(code(folder.find(&path("nothing"))), "not-found");
         assert_eq!(code(folder.find(&path("inside/file/below"))), "not-found");
-        assert!(matches!(folder.find(&path("inside")), Ok(Found::Folder)));
+        assert!(matches!(folder.find(&path("inside")), Ok(Found::Folder(_))));
     }
 
     #[test]

@@ -1,20 +1,28 @@
 //! What is said over the control channel: requests with numbers that only grow, and an answer to each.
 //! Everything received is untrusted, every length bounded.
 
+use std::ffi::OsString;
 use std::ops::Range;
+use std::os::unix::ffi::OsStrExt;
 
 use crowfly_route::policy::Policy;
 
-use super::limits::{
-    MAX_ACCOUNT, MAX_CODE, MAX_COMPONENT, MAX_FRAME, MAX_NAME, MAX_PATH, MAX_RANGES, MAX_TEXT, PART,
-};
+use super::attributes::{Attributes, Wanted};
+use super::limits::{MAX_ACCOUNT, MAX_CODE, MAX_FRAME, MAX_TEXT, PART};
 use super::name::{Name, RelativePath};
 use crate::digest::GRID;
+use crate::fabric::RegionDescriptor;
 use crate::fabric::fields::{Reader, Writer};
-use crate::fabric::{MAX_DESCRIPTOR, RegionDescriptor};
+
+mod fields;
+
+use fields::{
+    Fields as _, attributes, component, created, cut, entries, flag, name, part, path,
+    policy_number, policy_of, region, sums, wanted,
+};
 
 /// The version of these messages that this build speaks.
-pub(crate) const VERSION: u16 = 1;
+pub(crate) const VERSION: u16 = 2;
 /// The most checksums of one part.
 const MAX_SUMS: usize = (PART / GRID) as usize;
 /// The most entries of one page of a listing.
@@ -80,7 +88,9 @@ pub enum Request {
         /// The path below it.
         path: RelativePath,
         /// The last entry already known; empty at first.
-        after: String,
+        after: OsString,
+        /// Whether a link counts as what it leads to.
+        follow: bool,
     },
     /// To write a part of an open file into the client's memory.
     Read {
@@ -103,6 +113,19 @@ pub enum Request {
         resume: bool,
         /// How far its bytes may stray.
         policy: Policy,
+        /// What it is to have besides its bytes.
+        wanted: Wanted,
+    },
+    /// To make a folder where there is none, or to finish one that is filled.
+    Folder {
+        /// The export.
+        name: Name,
+        /// The path below it.
+        path: RelativePath,
+        /// What it is to have in the end.
+        wanted: Wanted,
+        /// Whether it is filled, and gets that now.
+        filled: bool,
     },
     /// To fetch a part from the client's memory and write it into a file that was begun.
     Write {
@@ -145,11 +168,15 @@ pub enum Kind {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Entry {
     /// Its name.
-    pub name: String,
+    pub name: OsString,
     /// What it is.
     pub kind: Kind,
     /// The length of a file, in bytes.
     pub size: u64,
+    /// What it has besides.
+    pub attributes: Attributes,
+    /// The same for the same file or folder under another name, and most likely another otherwise.
+    pub id: u64,
 }
 
 /// What a server answers.
@@ -177,9 +204,13 @@ pub enum Answer {
         size: u64,
         /// Its state.
         tag: Tag,
+        /// What it has besides its bytes; a device has nothing that could be copied.
+        attributes: Option<Attributes>,
     },
-    /// To [`Request::Open`]: a folder.
-    Folder,
+    /// To [`Request::Open`]: a folder, and what it has.
+    Folder(Attributes),
+    /// To [`Request::Folder`]: whether it was not there before.
+    Made(bool),
     /// To [`Request::Open`]: memory, to be reached without asking.
     Memory(Box<RegionDescriptor>),
     /// To [`Request::List`].
@@ -210,59 +241,6 @@ pub enum Answer {
     },
 }
 
-const fn policy_number(policy: Policy) -> u8 {
-    match policy {
-        Policy::Require => 0,
-        Policy::Prefer => 1,
-        Policy::Staged => 2,
-        Policy::Socket => 3,
-    }
-}
-
-const fn policy_of(number: u8) -> Option<Policy> {
-    match number {
-        0 => Some(Policy::Require),
-        1 => Some(Policy::Prefer),
-        2 => Some(Policy::Staged),
-        3 => Some(Policy::Socket),
-        _ => None,
-    }
-}
-
-trait Fields {
-    fn part(&mut self, part: &Part) -> &mut Self;
-    fn sums(&mut self, sums: &[u64]) -> &mut Self;
-    fn text(&mut self, text: &str) -> &mut Self;
-    fn region(&mut self, region: &RegionDescriptor) -> &mut Self;
-}
-
-impl Fields for Writer {
-    fn part(&mut self, part: &Part) -> &mut Self {
-        self.u32(part.file)
-            .u64(part.offset)
-            .u32(part.len)
-            .u64(part.at)
-            .u32(part.within_ms)
-    }
-
-    fn sums(&mut self, sums: &[u64]) -> &mut Self {
-        self.u8(u8::try_from(sums.len()).unwrap_or(u8::MAX));
-        for sum in sums {
-            self.u64(*sum);
-        }
-        self
-    }
-
-    fn text(&mut self, text: &str) -> &mut Self {
-        self.bytes(text.as_bytes())
-    }
-
-    fn region(&mut self, region: &RegionDescriptor) -> &mut Self {
-        // One that is too long reads as none at the other end.
-        self.bytes(&region.to_bytes().unwrap_or_default())
-    }
-}
-
 impl Request {
     /// The bytes to send.
     pub fn encode(&self, number: u64) -> Vec<u8> {
@@ -273,13 +251,19 @@ impl Request {
             Self::Open { name, path, policy } => out
                 .u8(2)
                 .text(name.as_str())
-                .text(path.as_str())
+                .bytes(path.as_bytes())
                 .u8(policy_number(*policy)),
-            Self::List { name, path, after } => out
+            Self::List {
+                name,
+                path,
+                after,
+                follow,
+            } => out
                 .u8(3)
                 .text(name.as_str())
-                .text(path.as_str())
-                .text(after),
+                .bytes(path.as_bytes())
+                .bytes(after.as_bytes())
+                .u8(u8::from(*follow)),
             Self::Read { part, sums } => out.u8(4).part(part).u8(u8::from(*sums)),
             Self::Create {
                 name,
@@ -288,20 +272,33 @@ impl Request {
                 tag,
                 resume,
                 policy,
+                wanted,
             } => out
                 .u8(5)
                 .text(name.as_str())
-                .text(path.as_str())
+                .bytes(path.as_bytes())
                 .u64(*size)
                 .raw(&tag.0)
                 .u8(u8::from(*resume))
-                .u8(policy_number(*policy)),
+                .u8(policy_number(*policy))
+                .wanted(wanted),
             Self::Write { part, sums } => out.u8(6).part(part).sums(sums),
             Self::Commit { file } => out.u8(7).u32(*file),
             Self::Close { file } => out.u8(8).u32(*file),
             Self::Sums { name, offset, len } => {
                 out.u8(9).text(name.as_str()).u64(*offset).u32(*len)
             }
+            Self::Folder {
+                name,
+                path,
+                wanted,
+                filled,
+            } => out
+                .u8(10)
+                .text(name.as_str())
+                .bytes(path.as_bytes())
+                .wanted(wanted)
+                .u8(u8::from(*filled)),
         };
         out.finish()
     }
@@ -330,7 +327,8 @@ impl Request {
             3 => Some(Self::List {
                 name: name(fields)?,
                 path: path(fields)?,
-                after: fields.text(MAX_COMPONENT)?.to_owned(),
+                after: component(fields)?,
+                follow: flag(fields)?,
             }),
             4 => Some(Self::Read {
                 part: part(fields)?,
@@ -343,6 +341,7 @@ impl Request {
                 tag: Tag(fields.array()?),
                 resume: flag(fields)?,
                 policy: policy_of(fields.u8()?)?,
+                wanted: wanted(fields)?,
             }),
             6 => Some(Self::Write {
                 part: part(fields)?,
@@ -359,10 +358,16 @@ impl Request {
                 offset: fields.u64()?,
                 len: fields.u32()?,
             }),
+            10 => Some(Self::Folder {
+                name: name(fields)?,
+                path: path(fields)?,
+                wanted: wanted(fields)?,
+                filled: flag(fields)?,
+            }),
             _ => None,
         };
         match kind {
-            1..=9 => read().ok_or(BadMessage::Field),
+            1..=10 => read().ok_or(BadMessage::Field),
             other => Err(BadMessage::Kind(other)),
         }
     }
@@ -379,6 +384,7 @@ impl Request {
             Self::Commit { .. } => "commit",
             Self::Close { .. } => "close",
             Self::Sums { .. } => "sums",
+            Self::Folder { .. } => "folder",
         }
     }
 }
@@ -394,8 +400,19 @@ impl Answer {
                 .text(cut(code, MAX_CODE))
                 .text(cut(message, MAX_TEXT)),
             Self::Begun { version, requests } => out.u8(2).u16(*version).u16(*requests),
-            Self::File { file, size, tag } => out.u8(3).u32(*file).u64(*size).raw(&tag.0),
-            Self::Folder => out.u8(4),
+            Self::File {
+                file,
+                size,
+                tag,
+                attributes,
+            } => out
+                .u8(3)
+                .u32(*file)
+                .u64(*size)
+                .raw(&tag.0)
+                .attributes(attributes.as_ref()),
+            Self::Folder(attributes) => out.u8(4).attributes(Some(attributes)),
+            Self::Made(made) => out.u8(10).u8(u8::from(*made)),
             Self::Memory(descriptor) => out.u8(5).region(descriptor),
             Self::Entries {
                 entries,
@@ -406,7 +423,9 @@ impl Answer {
                 out.u16(u16::try_from(entries.len()).unwrap_or(u16::MAX));
                 for entry in entries {
                     let kind = u8::from(entry.kind == Kind::Folder);
-                    out.u8(kind).u64(entry.size).text(&entry.name);
+                    out.u8(kind).u64(entry.size);
+                    out.attributes(Some(&entry.attributes)).u64(entry.id);
+                    out.bytes(entry.name.as_bytes());
                 }
                 &mut out
             }
@@ -451,8 +470,9 @@ impl Answer {
                 file: fields.u32()?,
                 size: fields.u64()?,
                 tag: Tag(fields.array()?),
+                attributes: attributes(fields)?,
             }),
-            4 => Some(Self::Folder),
+            4 => Some(Self::Folder(attributes(fields)??)),
             5 => Some(Self::Memory(region(fields)?)),
             6 => entries(fields),
             7 => created(fields),
@@ -465,10 +485,11 @@ impl Answer {
                     legs: fields.text(MAX_ACCOUNT)?.to_owned(),
                 })
             }
+            10 => Some(Self::Made(flag(fields)?)),
             _ => None,
         };
         match kind {
-            1..=9 => read().ok_or(BadMessage::Field),
+            1..=10 => read().ok_or(BadMessage::Field),
             other => Err(BadMessage::Kind(other)),
         }
     }
@@ -489,99 +510,6 @@ fn decode<T>(
         true => Ok(message),
         false => Err(BadMessage::Field),
     }
-}
-
-fn flag(fields: &mut Reader<'_>) -> Option<bool> {
-    match fields.u8()? {
-        0 => Some(false),
-        1 => Some(true),
-        _ => None,
-    }
-}
-
-fn name(fields: &mut Reader<'_>) -> Option<Name> {
-    fields.text(MAX_NAME)?.parse().ok()
-}
-
-fn path(fields: &mut Reader<'_>) -> Option<RelativePath> {
-    fields.text(MAX_PATH)?.parse().ok()
-}
-
-fn region(fields: &mut Reader<'_>) -> Option<Box<RegionDescriptor>> {
-    let bytes = fields.bytes(MAX_DESCRIPTOR)?;
-    RegionDescriptor::from_bytes(bytes).ok().map(Box::new)
-}
-
-fn part(fields: &mut Reader<'_>) -> Option<Part> {
-    Some(Part {
-        file: fields.u32()?,
-        offset: fields.u64()?,
-        len: fields.u32()?,
-        at: fields.u64()?,
-        within_ms: fields.u32()?,
-    })
-}
-
-fn sums(fields: &mut Reader<'_>) -> Option<Vec<u64>> {
-    let count = usize::from(fields.u8()?);
-    if count > MAX_SUMS {
-        return None;
-    }
-    (0..count).map(|_| fields.u64()).collect()
-}
-
-fn entries(fields: &mut Reader<'_>) -> Option<Answer> {
-    let more = flag(fields)?;
-    let skipped = fields.u32()?;
-    let count = usize::from(fields.u16()?);
-    if count > MAX_ENTRIES {
-        return None;
-    }
-    let mut entries = Vec::new();
-    for _ in 0..count {
-        let kind = match flag(fields)? {
-            true => Kind::Folder,
-            false => Kind::File,
-        };
-        let size = fields.u64()?;
-        let name = fields.text(MAX_COMPONENT)?;
-        // One component that leads nowhere else; the copy is made under this name.
-        RelativePath::default().join(name).ok()?.parted()?;
-        let name = name.to_owned();
-        entries.push(Entry { name, kind, size });
-    }
-    Some(Answer::Entries {
-        entries,
-        more,
-        skipped,
-    })
-}
-
-fn created(fields: &mut Reader<'_>) -> Option<Answer> {
-    let file = fields.u32()?;
-    let count = usize::from(fields.u16()?);
-    if count > MAX_RANGES {
-        return None;
-    }
-    let mut have: Vec<Range<u64>> = Vec::new();
-    for _ in 0..count {
-        let range = fields.u64()?..fields.u64()?;
-        let before = have.last().map_or(0, |last| last.end);
-        if range.start < before || range.end <= range.start {
-            return None;
-        }
-        have.push(range);
-    }
-    Some(Answer::Created { file, have })
-}
-
-/// The beginning of a text, `most` bytes at most.
-fn cut(text: &str, most: usize) -> &str {
-    let mut end = text.len().min(most);
-    while !text.is_char_boundary(end) {
-        end -= 1;
-    }
-    &text[..end]
 }
 
 #[cfg(test)]

@@ -1,6 +1,8 @@
 //! What things are called: the name of an export, a path below it, and the URL of both.
 
+use std::ffi::OsStr;
 use std::fmt;
+use std::os::unix::ffi::OsStrExt;
 use std::str::FromStr;
 
 use crowfly_route::place::SERVED_SCHEME;
@@ -57,80 +59,40 @@ impl FromStr for Name {
     }
 }
 
-/// A path below an export that leads nowhere else: components without `.`, `..` and NUL. It may be
-/// empty, which stands for the export itself.
+/// A path below an export that leads nowhere else: components without `.`, `..` and NUL, of any bytes
+/// besides, as file systems have them. It may be empty, which stands for the export itself.
+///
+/// As text it is written as in a URL: `%XX` stands for a byte that is no printable text, and for `%`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct RelativePath(String);
+pub struct RelativePath(Vec<u8>);
 
 impl RelativePath {
-    /// The path as text, components parted by `/`.
-    pub fn as_str(&self) -> &str {
-        &self.0
-    }
-
-    /// Whether it stands for the export itself.
-    pub fn is_empty(&self) -> bool {
-        self.0.is_empty()
-    }
-
-    /// One component further down.
+    /// The path that these bytes are, components parted by `/`.
     ///
     /// # Errors
-    /// When the result is no such path.
-    pub fn join(&self, component: &str) -> Result<Self, BadLocation> {
-        if component.contains('/') {
-            return Err(BadLocation {
-                text: component.to_owned(),
-                why: "a component of a path has no `/`",
-            });
-        }
-        match self.is_empty() {
-            true => component.parse(),
-            false => format!("{}/{component}", self.0).parse(),
-        }
-    }
-
-    /// The folder that it lies in, and its last component; `None` of the export itself.
-    pub fn parted(&self) -> Option<(Self, &str)> {
-        if self.is_empty() {
-            return None;
-        }
-        let (folder, last) = self.0.rsplit_once('/').unwrap_or(("", &self.0));
-        Some((Self(folder.to_owned()), last))
-    }
-}
-
-impl fmt::Display for RelativePath {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(&self.0)
-    }
-}
-
-impl FromStr for RelativePath {
-    type Err = BadLocation;
-
-    fn from_str(text: &str) -> Result<Self, BadLocation> {
+    /// When it could lead elsewhere, or is too long.
+    pub fn of(bytes: &[u8]) -> Result<Self, BadLocation> {
         let bad = |why| {
             Err(BadLocation {
-                text: text.to_owned(),
+                text: escaped(bytes),
                 why,
             })
         };
-        if text.is_empty() {
+        if bytes.is_empty() {
             return Ok(Self::default());
         }
-        if text.len() > MAX_PATH {
+        if bytes.len() > MAX_PATH {
             return bad("a path has 4000 bytes at most");
         }
-        if text.contains('\0') {
+        if bytes.contains(&0) {
             return bad("a path has no NUL");
         }
         let mut depth = 0;
-        for component in text.split('/') {
+        for component in bytes.split(|byte| *byte == b'/') {
             depth += 1;
             match component {
-                "" => return bad("a path has no empty components"),
-                "." | ".." => return bad("a path below a name has no `.` or `..`"),
+                b"" => return bad("a path has no empty components"),
+                b"." | b".." => return bad("a path below a name has no `.` or `..`"),
                 long if long.len() > MAX_COMPONENT => {
                     return bad("a component of a path has 255 bytes at most");
                 }
@@ -140,8 +102,145 @@ impl FromStr for RelativePath {
         if depth > MAX_DEPTH {
             return bad("a path has 64 components at most");
         }
-        Ok(Self(text.to_owned()))
+        Ok(Self(bytes.to_vec()))
     }
+
+    /// Its bytes.
+    pub fn as_bytes(&self) -> &[u8] {
+        &self.0
+    }
+
+    /// The path for this machine's file systems.
+    pub fn as_os_str(&self) -> &OsStr {
+        OsStr::from_bytes(&self.0)
+    }
+
+    /// Whether it stands for the export itself.
+    pub const fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// One component further down.
+    ///
+    /// # Errors
+    /// When the result is no such path.
+    pub fn join(&self, component: &OsStr) -> Result<Self, BadLocation> {
+        let component = component.as_bytes();
+        if component.is_empty() || component.contains(&b'/') {
+            return Err(BadLocation {
+                text: escaped(component),
+                why: "a component of a path is not empty and has no `/`",
+            });
+        }
+        self.below(component)
+    }
+
+    /// A path further down.
+    ///
+    /// # Errors
+    /// When the result is no such path.
+    pub fn under(&self, path: &Self) -> Result<Self, BadLocation> {
+        match path.is_empty() {
+            true => Ok(self.clone()),
+            false => self.below(&path.0),
+        }
+    }
+
+    fn below(&self, rest: &[u8]) -> Result<Self, BadLocation> {
+        match self.is_empty() {
+            true => Self::of(rest),
+            false => Self::of(&[&self.0, &b"/"[..], rest].concat()),
+        }
+    }
+
+    /// Its components.
+    pub fn components(&self) -> impl Iterator<Item = &OsStr> {
+        let parts = self.0.split(|byte| *byte == b'/');
+        parts.filter(|part| !part.is_empty()).map(OsStr::from_bytes)
+    }
+
+    /// The folder that it lies in, and its last component; `None` of the export itself.
+    pub fn parted(&self) -> Option<(Self, &OsStr)> {
+        if self.is_empty() {
+            return None;
+        }
+        let slash = self.0.iter().rposition(|byte| *byte == b'/');
+        let (folder, last) = match slash {
+            Some(at) => (self.0.get(..at)?, self.0.get(at + 1..)?),
+            None => (&[][..], self.0.as_slice()),
+        };
+        Some((Self(folder.to_vec()), OsStr::from_bytes(last)))
+    }
+}
+
+impl fmt::Display for RelativePath {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(&escaped(&self.0))
+    }
+}
+
+impl FromStr for RelativePath {
+    type Err = BadLocation;
+
+    /// Reads it as it stands in a URL.
+    fn from_str(text: &str) -> Result<Self, BadLocation> {
+        Self::of(&unescaped(text.as_bytes())?)
+    }
+}
+
+/// Bytes as text for a URL, which [`unescaped`] makes the same bytes again.
+fn escaped(bytes: &[u8]) -> String {
+    let mut text = String::with_capacity(bytes.len());
+    for chunk in bytes.utf8_chunks() {
+        for letter in chunk.valid().chars() {
+            match letter == '%' || letter.is_control() {
+                true => {
+                    let mut room = [0; 4];
+                    escape(letter.encode_utf8(&mut room).as_bytes(), &mut text);
+                }
+                false => text.push(letter),
+            }
+        }
+        escape(chunk.invalid(), &mut text);
+    }
+    text
+}
+
+fn escape(bytes: &[u8], text: &mut String) {
+    for byte in bytes {
+        text.push_str(&format!("%{byte:02X}"));
+    }
+}
+
+/// The bytes that a path in a URL stands for.
+fn unescaped(text: &[u8]) -> Result<Vec<u8>, BadLocation> {
+    let digit = |at: Option<&u8>| at.and_then(|at| char::from(*at).to_digit(16));
+    let mut bytes = Vec::with_capacity(text.len());
+    let mut rest = text;
+    while let Some((first, behind)) = rest.split_first() {
+        rest = behind;
+        if *first != b'%' {
+            bytes.push(*first);
+            continue;
+        }
+        let both = digit(rest.first()).zip(digit(rest.get(1)));
+        let byte = both.and_then(|(high, low)| u8::try_from(high * 16 + low).ok());
+        let bad = |why| BadLocation {
+            text: String::from_utf8_lossy(text).into_owned(),
+            why,
+        };
+        match byte {
+            None => {
+                return Err(bad(
+                    "`%` is followed by two hexadecimal digits; it is itself `%25`",
+                ));
+            }
+            Some(b'/') => return Err(bad("a component of a path has no `/`, nor as %2F")),
+            Some(byte) => bytes.push(byte),
+        }
+        rest = rest.get(2..).unwrap_or_default();
+    }
+    Ok(bytes)
 }
 
 /// Where something that a server exposes is: `crowfly://HOST:PORT/NAME[/PATH]`.
@@ -158,10 +257,63 @@ pub struct Location {
 }
 
 impl Location {
+    /// The location that a URL names, which need not be text: a path has any bytes, as they are or as
+    /// `%XX`.
+    ///
+    /// # Errors
+    /// When something is missing or no location.
+    pub fn of(url: &OsStr) -> Result<Self, BadLocation> {
+        let url = url.as_bytes();
+        let bad = |why| BadLocation {
+            text: escaped(url).replace("%25", "%"),
+            why,
+        };
+        let rest = url
+            .strip_prefix(SERVED_SCHEME.as_bytes())
+            .ok_or(bad("it begins with crowfly://"))?;
+        let (server, below) = divided(rest);
+        let server = std::str::from_utf8(server).map_err(|_| bad(NO_HOST))?;
+        let (host, port) = server
+            .rsplit_once(':')
+            .ok_or(bad("the port is missing: crowfly://HOST:PORT/NAME"))?;
+        let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.' | '%');
+        let bracketed = host.strip_prefix('[').and_then(|h| h.strip_suffix(']'));
+        let fine = match bracketed {
+            Some(address) => address.parse::<std::net::Ipv6Addr>().is_ok(),
+            None => !host.is_empty() && host.chars().all(plain),
+        };
+        if !fine {
+            return Err(bad(NO_HOST));
+        }
+        if !port.parse::<u16>().is_ok_and(|port| port > 0) {
+            return Err(bad("the port is a number from 1 to 65535"));
+        }
+        let (name, path) = divided(below);
+        let named = |error: BadLocation| bad(error.why);
+        let path = path.strip_suffix(b"/").unwrap_or(path);
+        Ok(Self {
+            server: server.to_owned(),
+            name: String::from_utf8_lossy(name).parse().map_err(named)?,
+            path: RelativePath::of(&unescaped(path).map_err(named)?).map_err(named)?,
+            folder: below.ends_with(b"/"),
+        })
+    }
+
     /// The host without the port and the brackets of an IPv6 address.
     pub fn host(&self) -> &str {
         let host = self.server.rsplit_once(':').map_or("", |(host, _)| host);
         host.trim_start_matches('[').trim_end_matches(']')
+    }
+}
+
+const NO_HOST: &str = "the host is a name, an IPv4 address or an IPv6 address in brackets";
+
+/// What is before the first `/`, and what is behind it.
+fn divided(bytes: &[u8]) -> (&[u8], &[u8]) {
+    let at = bytes.iter().position(|byte| *byte == b'/');
+    match at.and_then(|at| bytes.split_at_checked(at)) {
+        Some((before, behind)) => (before, behind.get(1..).unwrap_or_default()),
+        None => (bytes, &[]),
     }
 }
 
@@ -179,44 +331,7 @@ impl FromStr for Location {
     type Err = BadLocation;
 
     fn from_str(text: &str) -> Result<Self, BadLocation> {
-        let bad = |why| BadLocation {
-            text: text.to_owned(),
-            why,
-        };
-        let rest = text
-            .strip_prefix(SERVED_SCHEME)
-            .ok_or(bad("it begins with crowfly://"))?;
-        let (server, below) = rest.split_once('/').unwrap_or((rest, ""));
-        let (host, port) = server
-            .rsplit_once(':')
-            .ok_or(bad("the port is missing: crowfly://HOST:PORT/NAME"))?;
-        let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.' | '%');
-        let bracketed = host.strip_prefix('[').and_then(|h| h.strip_suffix(']'));
-        let fine = match bracketed {
-            Some(address) => address.parse::<std::net::Ipv6Addr>().is_ok(),
-            None => !host.is_empty() && host.chars().all(plain),
-        };
-        if !fine {
-            return Err(bad(
-                "the host is a name, an IPv4 address or an IPv6 address in brackets",
-            ));
-        }
-        if !port.parse::<u16>().is_ok_and(|port| port > 0) {
-            return Err(bad("the port is a number from 1 to 65535"));
-        }
-        let (name, path) = below.split_once('/').unwrap_or((below, ""));
-        let named = |error: BadLocation| bad(error.why);
-        let folder = below.ends_with('/');
-        Ok(Self {
-            server: server.to_owned(),
-            name: name.parse().map_err(named)?,
-            path: path
-                .strip_suffix('/')
-                .unwrap_or(path)
-                .parse()
-                .map_err(named)?,
-            folder,
-        })
+        Self::of(OsStr::new(text))
     }
 }
 
@@ -232,6 +347,7 @@ mod tests {
             "crowfly://127.0.0.1:7878/models/a/b.bin",
             "crowfly://[::1]:7878/models",
             "crowfly://node-7.cluster:1/x/with space/ü",
+            "crowfly://host:1/x/no%FFtext/100%25/a%0Ab",
         ] {
             let location: Location = text.parse().expect("a location");
             assert_eq!(location.to_string(), text);
@@ -241,6 +357,29 @@ mod tests {
             (v6.host(), v6.folder, v6.path.is_empty()),
             ("::1", true, true)
         );
+    }
+
+    #[test]
+    fn a_path_has_any_bytes_in_its_components_as_they_are_or_as_digits() {
+        let path = |url: &[u8]| {
+            Location::of(OsStr::from_bytes(url))
+                .expect("a location")
+                .path
+        };
+        let bytes = b"no\xfftext/100%";
+        assert_eq!(path(b"crowfly://h:1/x/no\xfftext/100%25").as_bytes(), bytes);
+        assert_eq!(
+            path(b"crowfly://h:1/x/n%6F%fftext/100%25").as_bytes(),
+            bytes
+        );
+        let of = RelativePath::of(bytes).expect("a path");
+        assert_eq!(of.to_string(), "no%FFtext/100%25");
+        let (folder, last) = of.parted().expect("two components");
+        assert_eq!(
+            (folder.as_bytes(), last.as_bytes()),
+            (&b"no\xfftext"[..], &b"100%"[..])
+        );
+        assert_eq!(folder.join(last).expect("a path"), of);
     }
 
     #[test]
@@ -260,11 +399,9 @@ mod tests {
         let deep = vec!["d"; MAX_DEPTH + 1].join("/");
         assert!(deep.parse::<RelativePath>().is_err());
         assert!("x".repeat(256).parse::<RelativePath>().is_err());
-        assert!(RelativePath::default().join("../x").is_err());
-        assert_eq!(
-            RelativePath::default().join("x").expect("fine").as_str(),
-            "x"
-        );
+        let join = |component: &str| RelativePath::default().join(OsStr::new(component));
+        assert!(join("../x").is_err() && join("").is_err());
+        assert_eq!(join("x").expect("fine").as_bytes(), b"x");
     }
 
     #[test]
@@ -278,16 +415,28 @@ mod tests {
         assert!(why("crowfly://host:1").contains("name is missing"));
         assert!(why("crowfly://host:1/.m").contains("dot"));
         assert!(why("crowfly://host:1/m/../x").contains(".."));
+        assert!(why("crowfly://host:1/m/%2e%2E/x").contains(".."));
+        assert!(why("crowfly://host:1/m/a%2fb").contains("%2F"));
+        assert!(why("crowfly://host:1/m/%00").contains("NUL"));
+        assert!(why("crowfly://host:1/m/100%").contains("%25"));
+        assert!(why("crowfly://host:1/m/%+1").contains("%25"));
     }
 
     proptest! {
         #[test]
-        fn no_text_makes_the_readers_panic_and_what_they_accept_is_harmless(text in ".{0,80}") {
-            if let Ok(path) = text.parse::<RelativePath>() {
-                prop_assert!(!path.as_str().starts_with('/'));
-                prop_assert!(path.as_str().split('/').all(|c| c != ".." && c != "."));
+        fn no_bytes_make_the_readers_panic_and_what_they_accept_is_harmless(
+            bytes in proptest::collection::vec(prop_oneof![Just(b'/'), Just(b'%'), Just(b'.'), any::<u8>()], 0..80)
+        ) {
+            if let Ok(path) = RelativePath::of(&bytes) {
+                prop_assert!(!path.as_bytes().starts_with(b"/"));
+                prop_assert!(path.components().all(|c| c != ".." && c != "."));
+                prop_assert_eq!(path.to_string().parse::<RelativePath>(), Ok(path));
             }
-            let _ = format!("crowfly://{text}").parse::<Location>();
+            let url = [b"crowfly://h:1/x/", &bytes[..]].concat();
+            if let Ok(location) = Location::of(OsStr::from_bytes(&url)) {
+                let again: Location = location.to_string().parse().expect("it reads back");
+                prop_assert_eq!(again.path, location.path);
+            }
         }
     }
 }

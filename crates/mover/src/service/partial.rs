@@ -11,10 +11,12 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use crowfly_machine::limits;
+use crowfly_route::place::Place;
 use crowfly_route::policy::Policy;
-use rustix::fs::{AtFlags, FallocateFlags, FlockOperation, Mode, OFlags};
+use rustix::fs::{AtFlags, FallocateFlags, FileType, FlockOperation, Mode, OFlags};
 use rustix::io::Errno;
 
+use super::attributes::{Wanted, permissions};
 use super::error::ServiceError;
 use super::journal::{Journal, Known, Pieces};
 use super::message::Tag;
@@ -31,8 +33,10 @@ const JOURNAL: &str = ".crowfly-journal";
 const ATTEMPTS: usize = 8;
 
 /// Whether a name is that of an unfinished file or of a journal.
-pub(crate) fn is_unfinished(name: &str) -> bool {
-    name.starts_with('.') && (name.ends_with(PARTIAL) || name.ends_with(JOURNAL))
+pub(crate) fn is_unfinished(name: &OsStr) -> bool {
+    let name = name.as_encoded_bytes();
+    let ends = |end: &str| name.ends_with(end.as_bytes());
+    name.starts_with(b".") && (ends(PARTIAL) || ends(JOURNAL))
 }
 
 /// The names of the unfinished file and of its journal.
@@ -62,6 +66,7 @@ pub(crate) struct Partial {
     length: u64,
     policy: Policy,
     resumable: bool,
+    wanted: Wanted,
     published: AtomicBool,
     progress: Mutex<Progress>,
 }
@@ -82,6 +87,8 @@ pub(crate) struct Plan<'a> {
     pub resume: bool,
     /// How far its bytes may stray.
     pub policy: Policy,
+    /// What it is to have besides its bytes.
+    pub wanted: Wanted,
 }
 
 impl Partial {
@@ -97,6 +104,10 @@ impl Partial {
             return Err(crate::error::TransferError::FileTooLarge { path, bytes, most }.into());
         }
         match rustix::fs::statat(&plan.folder, plan.name, AtFlags::SYMLINK_NOFOLLOW) {
+            // One that leads somewhere was followed before; the kernel alone can do so beneath a folder.
+            Ok(there) if FileType::from_raw_mode(there.st_mode) == FileType::Symlink => {
+                return Err(ServiceError::Link { path: shown });
+            }
             Ok(there) if is_special(there.st_mode) => {
                 return Err(ServiceError::WrongKind {
                     path: shown,
@@ -150,11 +161,29 @@ impl Partial {
             length: plan.length,
             policy: plan.policy,
             resumable: plan.resume,
+            wanted: plan.wanted,
             published: AtomicBool::new(false),
             progress: Mutex::new(Progress { pieces, journal }),
         };
+        partial.suits()?;
         partial.reserve()?;
         Ok(partial)
+    }
+
+    /// Refuses before the first byte where the policy allows only what the file cannot do.
+    fn suits(&self) -> Result<(), ServiceError> {
+        match &self.file.direct {
+            Err(obstacle) if self.policy == Policy::Require => {
+                let refused = crate::error::TransferError::Refused {
+                    from: Box::new(Place::Host(None)),
+                    to: Box::new(Place::File(self.shown.clone())),
+                    policy: self.policy,
+                    obstacles: vec![obstacle.as_ref().clone()],
+                };
+                Err(refused.into())
+            }
+            _ => Ok(()),
+        }
     }
 
     /// Reserves the space first: a full disk is found before the first byte is written.
@@ -255,6 +284,10 @@ impl Partial {
         let (partial, journal) = names(&self.name);
         let done = (|| {
             self.file.buffered.set_len(self.length)?;
+            let nofollow = AtFlags::SYMLINK_NOFOLLOW;
+            let before = rustix::fs::statat(&self.folder, &self.name, nofollow).ok();
+            let before = before.map(|before| permissions(before.st_mode));
+            self.wanted.give(&*self.file.buffered, before)?;
             self.file.buffered.sync_all()?;
             rustix::fs::renameat(&self.folder, &partial, &self.folder, &self.name)?;
             io::Result::Ok(())
@@ -278,16 +311,14 @@ impl Drop for Partial {
 }
 
 fn is_special(mode: rustix::fs::RawMode) -> bool {
-    use rustix::fs::FileType;
-    let kind = FileType::from_raw_mode(mode);
-    !matches!(kind, FileType::RegularFile | FileType::Symlink)
+    FileType::from_raw_mode(mode) != FileType::RegularFile
 }
 
 fn open(folder: &OwnedFd, name: &OsStr) -> Result<OwnedFd, Errno> {
     let flags =
         OFlags::RDWR | OFlags::CREATE | OFlags::NOFOLLOW | OFlags::CLOEXEC | OFlags::NONBLOCK;
-    // As `creat(2)` makes files: the umask takes away what the user does not want.
-    rustix::fs::openat(folder, name, flags, Mode::from_raw_mode(0o666))
+    // Nobody else's until it is whole and has its permissions.
+    rustix::fs::openat(folder, name, flags, Mode::RUSR | Mode::WUSR)
 }
 
 /// Opens the unfinished file for this process alone.

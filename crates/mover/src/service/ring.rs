@@ -42,6 +42,29 @@ impl Ring {
         })
     }
 
+    /// The same buffers, reached by another fabric as well.
+    ///
+    /// # Errors
+    /// When they are local, or cannot be registered there.
+    pub(crate) fn also_registered(
+        &self,
+        fabric: &Fabric,
+        access: Access,
+    ) -> Result<Self, ServiceError> {
+        let region = self.registered_region()?;
+        Ok(Self {
+            memory: Arc::clone(&self.memory),
+            region: Some(fabric.register_also(region, access)?),
+        })
+    }
+
+    fn registered_region(&self) -> Result<&Region, ServiceError> {
+        self.region.as_ref().ok_or(ServiceError::Protocol {
+            peer: "this process".into(),
+            what: "its buffers are not registered",
+        })
+    }
+
     /// Buffers for copies that stay on this machine.
     ///
     /// # Errors
@@ -93,11 +116,15 @@ impl Slot<'_> {
     /// # Errors
     /// When the buffers are local, which is a mistake of the caller's.
     pub(crate) fn local(&self, len: usize) -> Result<LocalSlice, ServiceError> {
-        let region = self.ring.region.as_ref().ok_or(ServiceError::Protocol {
-            peer: "this process".into(),
-            what: "its buffers are not registered",
-        })?;
-        Ok(region.slice(self.at..self.at + len)?)
+        self.of(self.ring, len)
+    }
+
+    /// Its first bytes, for the fabric that `ring` has the same buffers registered with.
+    ///
+    /// # Errors
+    /// As [`Self::local`].
+    pub(crate) fn of(&self, ring: &Ring, len: usize) -> Result<LocalSlice, ServiceError> {
+        Ok(ring.registered_region()?.slice(self.at..self.at + len)?)
     }
 
     /// Checksums of the first `len` bytes, one for each piece of the digest's grid.

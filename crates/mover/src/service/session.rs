@@ -74,6 +74,7 @@ const RECEIVED: &str = "received";
 struct Listed {
     name: Name,
     path: RelativePath,
+    follow: bool,
     entries: Vec<Entry>,
     skipped: u32,
 }

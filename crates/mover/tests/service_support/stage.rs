@@ -113,6 +113,8 @@ pub fn asked(from: Side, to: Side, shm: bool, auth: Auth) -> Asked {
         from,
         to,
         recursive: false,
+        follow: false,
+        preserve: false,
         resume: false,
         verify: true,
         policy: Policy::Prefer,

@@ -10,6 +10,7 @@ use super::{Terms, Watch};
 use crate::fabric::RegionDescriptor;
 use crate::pass;
 use crate::service::account::{Doing, Legs};
+use crate::service::attributes::{Attributes, Wanted};
 use crate::service::client::Opened;
 use crate::service::error::ServiceError;
 use crate::service::exports::tag;
@@ -28,6 +29,7 @@ pub(super) enum Origin {
         file: u32,
         size: u64,
         tag: Tag,
+        attributes: Option<Attributes>,
         shown: String,
     },
     Memory {
@@ -43,20 +45,26 @@ impl Origin {
             From::Served(name, path) => (name, path),
         };
         match terms
-            .client()?
+            .source()?
             .open(name, path, terms.policy, terms.until)?
         {
-            Opened::File { file, size, tag } => Ok(Self::Remote {
+            Opened::File {
                 file,
                 size,
                 tag,
+                attributes,
+            } => Ok(Self::Remote {
+                file,
+                size,
+                tag,
+                attributes,
                 shown: format!("{name}/{path}"),
             }),
             Opened::Memory(descriptor) => Ok(Self::Memory {
                 descriptor,
                 name: name.clone(),
             }),
-            Opened::Folder => Err(ServiceError::WrongKind {
+            Opened::Folder(_) => Err(ServiceError::WrongKind {
                 path: format!("{name}/{path}"),
                 found: "a folder",
                 wanted: "a file",
@@ -77,6 +85,15 @@ impl Origin {
         match self {
             Self::File(source) => Some(tag(&source.stamp())),
             Self::Remote { tag, .. } => Some(*tag),
+            Self::Memory { .. } => None,
+        }
+    }
+
+    /// What it has besides its bytes, if that is anything.
+    fn attributes(&self) -> Option<Attributes> {
+        match self {
+            Self::File(source) => Attributes::of_file(source.buffered()),
+            Self::Remote { attributes, .. } => *attributes,
             Self::Memory { .. } => None,
         }
     }
@@ -109,20 +126,18 @@ impl Origin {
                 })
             }
             Self::Remote { file, .. } => {
-                let client = terms.client()?;
+                let client = terms.source()?;
                 let part = (range.start, len);
                 let left = client.read(*file, part, slot, terms.verify, terms.until)?;
                 self.compared(range, &left, slot, terms, legs)
             }
             Self::Memory { descriptor, name } => {
-                let client = terms.client()?;
+                let client = terms.source()?;
                 let options = client.options(terms.policy, terms.until)?;
                 let there = descriptor.slice(range.clone())?;
-                let delivery = client
-                    .peer()
-                    .read(&slot.local(len)?, &there, options)
-                    .wait()?;
-                legs.crossed(delivery);
+                let here = slot.of(client.ring(), len)?;
+                let delivery = client.peer().read(&here, &there, options).wait()?;
+                legs.crossed(Doing::Crossing, delivery);
                 let left = match terms.verify {
                     true => client.sums_of(name, range.start, len, terms.until)?,
                     false => Vec::new(),
@@ -157,8 +172,8 @@ impl Origin {
         match self {
             Self::File(source) => Ok(source.unchanged()?),
             Self::Remote { file, .. } => {
-                let (_, told) = terms.client()?.end(*file, false, terms.until)?;
-                legs.told(&told);
+                let (_, told) = terms.source()?.end(*file, false, terms.until)?;
+                legs.told(&told, Doing::Crossing);
                 Ok(())
             }
             Self::Memory { .. } => Ok(()),
@@ -223,9 +238,10 @@ impl Goal {
             }
             None => Tag([0; 16]),
         };
+        let wanted = terms.wanted(origin.attributes());
         match to {
             To::Host => Ok(Self::Host),
-            To::File(path) => local(path, length, tag, terms),
+            To::File(path) => local(path, length, (tag, wanted), terms),
             To::Served(name, path) => {
                 let request = Request::Create {
                     name: name.clone(),
@@ -234,15 +250,14 @@ impl Goal {
                     tag,
                     resume: terms.resume,
                     policy: terms.policy,
+                    wanted,
                 };
-                let (file, have) = terms.client()?.create(request, terms.until)?;
+                let (file, have) = terms.goal()?.create(request, terms.until)?;
                 Ok(Self::Remote { file, have })
             }
             To::Memory(name) => {
                 let path = crate::service::RelativePath::default();
-                let opened = terms
-                    .client()?
-                    .open(name, &path, terms.policy, terms.until)?;
+                let opened = terms.goal()?.open(name, &path, terms.policy, terms.until)?;
                 let Opened::Memory(descriptor) = opened else {
                     return Err(ServiceError::WrongKind {
                         path: name.to_string(),
@@ -292,20 +307,18 @@ impl Goal {
                 Ok(())
             }
             Self::Remote { file, .. } => {
-                let client = terms.client()?;
+                let client = terms.goal()?;
                 let sent = if terms.verify { sums } else { Vec::new() };
                 client.write(*file, (range.start, len), slot, sent, terms.until)?;
                 Ok(())
             }
             Self::Memory { descriptor, name } => {
-                let client = terms.client()?;
+                let client = terms.goal()?;
                 let options = client.options(terms.policy, terms.until)?;
                 let there = descriptor.slice(range.clone())?;
-                let delivery = client
-                    .peer()
-                    .write(&slot.local(len)?, &there, options)
-                    .wait()?;
-                legs.crossed(delivery);
+                let here = slot.of(client.ring(), len)?;
+                let delivery = client.peer().write(&here, &there, options).wait()?;
+                legs.crossed(terms.last_crossing(), delivery);
                 if terms.verify {
                     let arrived = client.sums_of(name, range.start, len, terms.until)?;
                     same(name.as_str(), range.start, &sums, &arrived)?;
@@ -324,8 +337,8 @@ impl Goal {
                 Ok(partial.digest())
             }
             Self::Remote { file, .. } => {
-                let (digest, told) = terms.client()?.end(*file, true, terms.until)?;
-                legs.told(&told);
+                let (digest, told) = terms.goal()?.end(*file, true, terms.until)?;
+                legs.told(&told, terms.last_crossing());
                 Ok(digest)
             }
         }
@@ -333,7 +346,7 @@ impl Goal {
 
     /// Lets go of it, unfinished.
     pub(super) fn give_up(&self, terms: &Terms) {
-        if let (Self::Remote { file, .. }, Some(client)) = (self, &terms.client) {
+        if let (Self::Remote { file, .. }, Some(client)) = (self, &terms.goal) {
             // A server that cannot be told notices that the connection is gone.
             let _ = client.end(*file, false, terms.until);
         }
@@ -341,13 +354,18 @@ impl Goal {
 }
 
 /// Begins a file of this machine.
-fn local(path: &Path, length: u64, tag: Tag, terms: &Terms) -> Result<Goal, ServiceError> {
+fn local(
+    path: &Path,
+    length: u64,
+    (tag, wanted): (Tag, Wanted),
+    terms: &Terms,
+) -> Result<Goal, ServiceError> {
     let shown = path.display().to_string();
     let failed = |what: &'static str| {
         let shown = shown.clone();
         move |error: std::io::Error| ServiceError::file(what, shown, error)
     };
-    // A link stays, and what it leads to is replaced.
+    // A link stays, and what it leads to is replaced; one that leads nowhere is refused.
     let path = match fs::canonicalize(path) {
         Ok(path) => path,
         Err(_) => path.to_owned(),
@@ -375,6 +393,7 @@ fn local(path: &Path, length: u64, tag: Tag, terms: &Terms) -> Result<Goal, Serv
         tag,
         resume: terms.resume,
         policy: of_storage(terms.policy),
+        wanted,
     })?;
     Ok(Goal::File {
         partial: Box::new(partial),

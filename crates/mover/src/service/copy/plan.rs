@@ -1,10 +1,14 @@
 //! Which files a copy consists of, and where each belongs.
 
+use std::ffi::{OsStr, OsString};
 use std::fs;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 
+use rustix::fs::{AtFlags, FileType};
+
 use super::{Asked, Side, Terms};
+use crate::service::attributes::{Attributes, Wanted};
 use crate::service::client::Opened;
 use crate::service::error::ServiceError;
 use crate::service::exports;
@@ -35,9 +39,17 @@ pub(super) struct FilePlan {
     pub size: u64,
 }
 
+/// One folder of a copy.
+pub(super) struct FolderPlan {
+    pub to: To,
+    pub wanted: Wanted,
+}
+
 /// All of them, and how many entries of folders were left out.
 pub(super) struct Planned {
     pub files: Vec<FilePlan>,
+    /// Those that lie in others behind them.
+    pub folders: Vec<FolderPlan>,
     pub skipped: u64,
 }
 
@@ -45,14 +57,26 @@ pub(super) struct Planned {
 enum Source {
     /// One file, or exposed memory, and its length.
     One(u64),
-    /// Paths below a folder, each with its length.
-    Many(Vec<(RelativePath, u64)>, u64),
+    /// A folder.
+    Many(Tree),
+}
+
+/// What is below a folder.
+struct Tree {
+    /// Each with its length.
+    files: Vec<(RelativePath, u64)>,
+    /// The folder itself first, then those below it.
+    folders: Vec<(RelativePath, Attributes)>,
+    skipped: u64,
 }
 
 pub(super) fn files(asked: &Asked, terms: &Terms) -> Result<Planned, ServiceError> {
     let (source, name) = match &asked.from {
         Side::File(path) => (local(path, asked)?, last_of(path)),
-        Side::Served(location) => (served(location, asked, terms)?, below(location)),
+        Side::Served(location) => {
+            let name = last_there(location);
+            (served(location, asked, terms)?, Some(name))
+        }
         Side::Host => (Source::One(0), None),
     };
     match source {
@@ -70,51 +94,70 @@ pub(super) fn files(asked: &Asked, terms: &Terms) -> Result<Planned, ServiceErro
             }
             Ok(Planned {
                 files: vec![FilePlan { from, to, size }],
+                folders: Vec::new(),
                 skipped: 0,
             })
         }
-        Source::Many(paths, skipped) => {
-            let mut files = Vec::with_capacity(paths.len());
-            for (path, size) in paths {
+        Source::Many(tree) => {
+            if let (Side::File(from), Side::File(to)) = (&asked.from, &asked.to) {
+                apart(asked, from, to)?;
+            }
+            let target = |path: &RelativePath| -> Result<To, ServiceError> {
+                Ok(match &asked.to {
+                    Side::Host => To::Host,
+                    Side::File(folder) => To::File(below(folder, path)),
+                    Side::Served(location) => {
+                        To::Served(location.name.clone(), location.path.under(path)?)
+                    }
+                })
+            };
+            let mut folders = Vec::new();
+            if asked.to != Side::Host {
+                for (path, attributes) in &tree.folders {
+                    let to = target(path)?;
+                    let wanted = terms.wanted(Some(*attributes));
+                    folders.push(FolderPlan { to, wanted });
+                }
+            }
+            let mut files = Vec::with_capacity(tree.files.len());
+            for (path, size) in tree.files {
                 let from = match &asked.from {
                     Side::Served(location) => {
-                        From::Served(location.name.clone(), under(&location.path, &path)?)
+                        From::Served(location.name.clone(), location.path.under(&path)?)
                     }
-                    Side::File(folder) => From::File(folder.join(path.as_str())),
+                    Side::File(folder) => From::File(below(folder, &path)),
                     Side::Host => continue,
                 };
-                let to = match &asked.to {
-                    Side::Host => To::Host,
-                    Side::File(folder) => To::File(folder.join(path.as_str())),
-                    Side::Served(location) => {
-                        To::Served(location.name.clone(), under(&location.path, &path)?)
-                    }
-                };
+                let to = target(&path)?;
                 if let (From::File(from), To::File(to)) = (&from, &to) {
                     different(asked, from, to)?;
                 }
                 files.push(FilePlan { from, to, size });
             }
-            Ok(Planned { files, skipped })
+            Ok(Planned {
+                files,
+                folders,
+                skipped: tree.skipped,
+            })
         }
     }
 }
 
-fn last_of(path: &Path) -> Option<String> {
-    path.file_name()?.to_str().map(str::to_owned)
+fn last_of(path: &Path) -> Option<OsString> {
+    path.file_name().map(OsStr::to_owned)
 }
 
-fn below(location: &Location) -> Option<String> {
+fn last_there(location: &Location) -> OsString {
     let last = location.path.parted().map(|(_, last)| last.to_owned());
-    last.or_else(|| Some(location.name.to_string()))
+    last.unwrap_or_else(|| location.name.as_str().into())
 }
 
-fn under(folder: &RelativePath, path: &RelativePath) -> Result<RelativePath, ServiceError> {
-    let joined = match folder.is_empty() {
-        true => path.as_str().to_owned(),
-        false => format!("{folder}/{path}"),
-    };
-    Ok(joined.parse()?)
+/// A path below a folder of this machine; the folder itself without a `/` behind it.
+fn below(folder: &Path, path: &RelativePath) -> PathBuf {
+    match path.is_empty() {
+        true => folder.to_owned(),
+        false => folder.join(path.as_os_str()),
+    }
 }
 
 fn refused(asked: &Asked, why: &'static str) -> ServiceError {
@@ -125,52 +168,59 @@ fn refused(asked: &Asked, why: &'static str) -> ServiceError {
     }
 }
 
+const NOTHING_TO_PRESERVE: &str =
+    "-p preserves permissions and times, which memory and devices have none of";
 const FOLDER: &str = "it is a folder; `-r` copies folders with what is in them";
 
 fn local(path: &Path, asked: &Asked) -> Result<Source, ServiceError> {
-    let failed = |error| crate::error::TransferError::Open {
+    let failed = |error: std::io::Error| crate::error::TransferError::Open {
         path: path.display().to_string(),
         source: error,
     };
-    let metadata = fs::metadata(path).map_err(failed)?;
-    if !metadata.is_dir() {
-        return Ok(Source::One(metadata.len()));
+    let stat = rustix::fs::stat(path).map_err(|error| failed(error.into()))?;
+    let kind = FileType::from_raw_mode(stat.st_mode);
+    if kind != FileType::Directory {
+        if asked.preserve && kind != FileType::RegularFile {
+            return Err(refused(asked, NOTHING_TO_PRESERVE));
+        }
+        return Ok(Source::One(u64::try_from(stat.st_size).unwrap_or(0)));
     }
     if !asked.recursive {
         return Err(refused(asked, FOLDER));
     }
-    walk(&mut |folder: &RelativePath| {
-        let at = match folder.is_empty() {
-            true => path.to_owned(),
-            false => path.join(folder.as_str()),
-        };
+    walk((&stat).into(), &mut |folder: &RelativePath| {
+        let at = below(path, folder);
         let shown = at.display().to_string();
         let opened = fs::File::open(&at);
         let opened: OwnedFd = opened
             .map_err(|error| ServiceError::file("list", shown.clone(), error))?
             .into();
-        exports::list(&opened, &shown)
+        let through = |name: &OsStr| rustix::fs::statat(&opened, name, AtFlags::empty()).ok();
+        let through: Option<&exports::Through<'_>> = match asked.follow {
+            true => Some(&through),
+            false => None,
+        };
+        exports::list(&opened, &shown, through)
     })
 }
 
 fn served(location: &Location, asked: &Asked, terms: &Terms) -> Result<Source, ServiceError> {
-    let client = terms.client()?;
+    let client = terms.source()?;
     let (name, path) = (&location.name, &location.path);
     match client.open(name, path, asked.policy, terms.until)? {
         Opened::File { file, size, .. } => {
             client.end(file, false, terms.until)?;
             Ok(Source::One(size))
         }
+        Opened::Memory(_) if asked.preserve => Err(refused(asked, NOTHING_TO_PRESERVE)),
         Opened::Memory(descriptor) => Ok(Source::One(descriptor.len())),
-        Opened::Folder if !asked.recursive => Err(refused(asked, FOLDER)),
-        Opened::Folder => walk(&mut |folder: &RelativePath| {
-            let at = match folder.is_empty() {
-                true => path.clone(),
-                false => under(path, folder)?,
-            };
+        Opened::Folder(_) if !asked.recursive => Err(refused(asked, FOLDER)),
+        Opened::Folder(attributes) => walk(attributes, &mut |folder: &RelativePath| {
+            let at = path.under(folder)?;
             let mut all: Vec<Entry> = Vec::new();
             loop {
-                let after = all.last().map_or("", |entry| entry.name.as_str());
+                let last = all.last().map(|entry| entry.name.as_os_str());
+                let after = (last.unwrap_or_default(), asked.follow);
                 let (entries, more, skipped) = client.list(name, &at, after, terms.until)?;
                 all.extend(entries);
                 if all.len() > MAX_LISTED {
@@ -186,43 +236,56 @@ fn served(location: &Location, asked: &Asked, terms: &Terms) -> Result<Source, S
 
 fn too_many() -> ServiceError {
     ServiceError::TooMany {
-        what: "files in one copy",
+        what: "files and folders in one copy",
         limit: MAX_LISTED,
     }
 }
 
-/// All files below a folder, depth first.
+/// All files and folders below a folder, depth first. Each folder knows those that it lies in.
 fn walk(
+    top: Attributes,
     list: &mut dyn FnMut(&RelativePath) -> Result<exports::Entries, ServiceError>,
 ) -> Result<Source, ServiceError> {
-    let mut files = Vec::new();
-    let mut skipped = 0;
-    let mut folders = vec![(RelativePath::default(), 0)];
-    while let Some((folder, depth)) = folders.pop() {
+    let mut tree = Tree {
+        files: Vec::new(),
+        folders: Vec::new(),
+        skipped: 0,
+    };
+    let mut ahead = vec![(RelativePath::default(), top, Vec::new())];
+    while let Some((folder, attributes, above)) = ahead.pop() {
         let (entries, left_out) = list(&folder)?;
-        skipped += u64::from(left_out);
+        tree.skipped += u64::from(left_out);
         for entry in entries {
             let path = folder.join(&entry.name)?;
             match entry.kind {
-                Kind::File => files.push((path, entry.size)),
-                Kind::Folder if depth + 1 >= MAX_DEPTH => {
+                Kind::File => tree.files.push((path, entry.size)),
+                Kind::Folder if above.contains(&entry.id) => {
+                    return Err(ServiceError::Cycle {
+                        path: path.to_string(),
+                    });
+                }
+                Kind::Folder if above.len() + 1 >= MAX_DEPTH => {
                     return Err(ServiceError::TooMany {
                         what: "folders in each other",
                         limit: MAX_DEPTH,
                     });
                 }
-                Kind::Folder => folders.push((path, depth + 1)),
+                Kind::Folder => {
+                    let above = [&above[..], &[entry.id]].concat();
+                    ahead.push((path, entry.attributes, above));
+                }
             }
-            if files.len() + folders.len() > MAX_LISTED {
+            if tree.files.len() + tree.folders.len() + ahead.len() > MAX_LISTED {
                 return Err(too_many());
             }
         }
+        tree.folders.push((folder, attributes));
     }
-    Ok(Source::Many(files, skipped))
+    Ok(Source::Many(tree))
 }
 
 /// Where one file goes; into a folder it goes under its own name.
-fn target(asked: &Asked, terms: &Terms, name: Option<&str>) -> Result<To, ServiceError> {
+fn target(asked: &Asked, terms: &Terms, name: Option<&OsStr>) -> Result<To, ServiceError> {
     match &asked.to {
         Side::Host => Ok(To::Host),
         Side::File(path) => {
@@ -234,15 +297,16 @@ fn target(asked: &Asked, terms: &Terms, name: Option<&str>) -> Result<To, Servic
             }
         }
         Side::Served(location) => {
-            let client = terms.client()?;
+            let client = terms.goal()?;
             let there = client.open(&location.name, &location.path, asked.policy, terms.until);
             let into = || match name {
                 Some(name) => Ok(To::Served(location.name.clone(), location.path.join(name)?)),
                 None => Err(refused(asked, "the source has no name to be copied under")),
             };
             match there {
+                Ok(Opened::Memory(_)) if asked.preserve => Err(refused(asked, NOTHING_TO_PRESERVE)),
                 Ok(Opened::Memory(_)) => Ok(To::Memory(location.name.clone())),
-                Ok(Opened::Folder) => into(),
+                Ok(Opened::Folder(_)) => into(),
                 Ok(Opened::File { file, .. }) => {
                     client.end(file, false, terms.until)?;
                     Ok(To::Served(location.name.clone(), location.path.clone()))
@@ -254,6 +318,27 @@ fn target(asked: &Asked, terms: &Terms, name: Option<&str>) -> Result<To, Servic
                 Err(error) => Err(error),
             }
         }
+    }
+}
+
+/// Refuses to copy a folder into itself.
+fn apart(asked: &Asked, from: &Path, to: &Path) -> Result<(), ServiceError> {
+    // What is not there yet is made below what is.
+    let there = to
+        .ancestors()
+        .find_map(|above| match above.as_os_str().is_empty() {
+            true => fs::canonicalize(".").ok(),
+            false => fs::canonicalize(above).ok(),
+        });
+    let (Ok(from), Some(there)) = (fs::canonicalize(from), there) else {
+        return Ok(());
+    };
+    match there.starts_with(&from) {
+        true => Err(refused(
+            asked,
+            "the destination is the source, or lies in it",
+        )),
+        false => Ok(()),
     }
 }
 

@@ -1,5 +1,7 @@
 //! What is written is what is read, and nothing that is read makes the readers panic.
 
+use std::ffi::OsStr;
+
 use proptest::prelude::*;
 
 use super::*;
@@ -42,7 +44,8 @@ fn requests() -> Vec<Request> {
         Request::List {
             name: name.clone(),
             path: RelativePath::default(),
-            after: "b".into(),
+            after: OsStr::from_bytes(b"no\xfftext").to_owned(),
+            follow: true,
         },
         Request::Read {
             part: a_part(),
@@ -50,11 +53,21 @@ fn requests() -> Vec<Request> {
         },
         Request::Create {
             name: name.clone(),
-            path,
+            path: path.clone(),
             size: 1 << 40,
             tag: Tag([3; 16]),
             resume: true,
             policy: Policy::Socket,
+            wanted: Wanted {
+                of: Attributes::new(0o750, -1, 999_999_999),
+                preserved: true,
+            },
+        },
+        Request::Folder {
+            name: name.clone(),
+            path,
+            wanted: Wanted::default(),
+            filled: true,
         },
         Request::Write {
             part: a_part(),
@@ -70,11 +83,17 @@ fn requests() -> Vec<Request> {
     ]
 }
 
+fn attributes() -> Attributes {
+    Attributes::new(0o644, 1 << 40, 5).expect("permissions and a time")
+}
+
 fn answers() -> Vec<Answer> {
     let entry = |name: &str, kind| Entry {
         name: name.into(),
         kind,
         size: 17,
+        attributes: attributes(),
+        id: 3,
     };
     vec![
         Answer::Failed {
@@ -89,8 +108,10 @@ fn answers() -> Vec<Answer> {
             file: 1,
             size: 2,
             tag: Tag([4; 16]),
+            attributes: None,
         },
-        Answer::Folder,
+        Answer::Folder(attributes()),
+        Answer::Made(true),
         Answer::Memory(descriptor()),
         Answer::Entries {
             entries: vec![entry("a", Kind::File), entry("d", Kind::Folder)],
@@ -173,6 +194,8 @@ fn a_listing_that_would_lead_a_copy_elsewhere_is_refused() {
                 name: name.into(),
                 kind: Kind::File,
                 size: 0,
+                attributes: attributes(),
+                id: 3,
             }],
             more: false,
             skipped: 0,
@@ -212,7 +235,7 @@ fn an_error_is_cut_between_characters() {
 proptest! {
     #[test]
     fn no_bytes_make_the_readers_panic(
-        kind in 0u8..12,
+        kind in 0u8..13,
         bytes in proptest::collection::vec(any::<u8>(), 0..200),
     ) {
         let mut message = 1_u64.to_le_bytes().to_vec();

@@ -18,6 +18,7 @@ fn begin(folder: &Path, tag: Tag, resume: bool) -> Result<Partial, ServiceError>
         tag,
         resume,
         policy: Policy::Prefer,
+        wanted: Wanted::default(),
     })
 }
 
@@ -153,4 +154,24 @@ fn given_a_range_beyond_the_end_it_is_refused() {
     };
     let error = partial.write(3 * GRID..LENGTH + 1, &spot, &[]).map(drop);
     assert_eq!(error.expect_err("beyond").code(), "out-of-range");
+}
+
+#[test]
+fn given_a_link_under_its_name_it_is_refused_and_stays() {
+    let folder = tempfile::tempdir().expect("a folder");
+    std::os::unix::fs::symlink("nowhere", folder.path().join("m.bin")).expect("linked");
+    let error = begin(folder.path(), TAG, false).map(drop);
+    assert_eq!(error.expect_err("a link").code(), "destination-is-link");
+    assert_eq!(entries(folder.path()), ["m.bin"]);
+}
+
+#[test]
+fn given_no_permissions_yet_an_unfinished_file_is_its_owners_alone() {
+    use std::os::unix::fs::PermissionsExt;
+    let folder = tempfile::tempdir().expect("a folder");
+    let _partial = begin(folder.path(), TAG, true).expect("begun");
+    for name in [".m.bin.crowfly-partial", ".m.bin.crowfly-journal"] {
+        let there = folder.path().join(name).metadata().expect("there");
+        assert_eq!(there.permissions().mode() & 0o777, 0o600, "{name}");
+    }
 }

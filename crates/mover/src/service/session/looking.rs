@@ -1,5 +1,6 @@
 //! What a peer asks for that moves no bytes: opening, listing, beginning and letting go of files.
 
+use std::ffi::OsStr;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, RwLock};
 
@@ -7,8 +8,9 @@ use crowfly_route::policy::Policy;
 
 use super::{Listed, Open, Session, locked, of_storage};
 use crate::service::account::Legs;
+use crate::service::attributes::Attributes;
 use crate::service::error::ServiceError;
-use crate::service::exports::{Exposed, Found, tag};
+use crate::service::exports::{Exposed, Folder, Found, tag};
 use crate::service::limits::{MAX_PAGE, MAX_RANGES};
 use crate::service::message::{Answer, Entry, Request};
 use crate::service::name::{Name, RelativePath};
@@ -19,7 +21,24 @@ impl Session {
     pub(super) fn quick(&self, request: Request) -> Result<Answer, ServiceError> {
         match request {
             Request::Open { name, path, policy } => self.open(&name, &path, policy),
-            Request::List { name, path, after } => self.list(name, path, &after),
+            Request::List {
+                name,
+                path,
+                after,
+                follow,
+            } => self.list(name, path, &after, follow),
+            Request::Folder {
+                name,
+                path,
+                wanted,
+                filled,
+            } => {
+                let folder = self.folder(&name)?;
+                match filled {
+                    false => folder.make(&path, &wanted).map(Answer::Made),
+                    true => folder.finish(&path, &wanted).map(|()| Answer::Made(false)),
+                }
+            }
             Request::Create {
                 name,
                 path,
@@ -27,12 +46,9 @@ impl Session {
                 tag,
                 resume,
                 policy,
+                wanted,
             } => {
-                let Exposed::Folder(folder) = self.shared.exports.get(&name)? else {
-                    return Err(ServiceError::ReadOnly {
-                        path: name.to_string(),
-                    });
-                };
+                let folder = self.folder(&name)?;
                 self.room()?;
                 let (at, file) = folder.folder_for(&path)?;
                 let partial = Partial::begin(Plan {
@@ -43,6 +59,7 @@ impl Session {
                     tag,
                     resume,
                     policy: of_storage(policy),
+                    wanted,
                 })?;
                 let mut have = partial.have();
                 have.truncate(MAX_RANGES);
@@ -56,6 +73,16 @@ impl Session {
             }
             Request::Close { file } => self.close(file),
             _ => Err(self.violation("it introduced itself twice")),
+        }
+    }
+
+    /// What is exposed under a name, as a folder that things could be written into.
+    fn folder(&self, name: &Name) -> Result<&Folder, ServiceError> {
+        match self.shared.exports.get(name)? {
+            Exposed::Folder(folder) => Ok(folder),
+            _ => Err(ServiceError::ReadOnly {
+                path: name.to_string(),
+            }),
         }
     }
 
@@ -77,17 +104,24 @@ impl Session {
             }
             Exposed::Folder(folder) => folder.find(path)?,
         };
-        let Found::File(source) = found else {
-            return Ok(Answer::Folder);
+        let source = match found {
+            Found::File(source) => source,
+            Found::Folder(attributes) => return Ok(Answer::Folder(attributes)),
         };
         self.room()?;
         let (size, tag) = (source.size(), tag(&source.stamp()));
+        let attributes = Attributes::of_file(source.buffered());
         let file = self.keep(Open::Reading {
             source,
             policy,
             legs: Legs::default(),
         });
-        Ok(Answer::File { file, size, tag })
+        Ok(Answer::File {
+            file,
+            size,
+            tag,
+            attributes,
+        })
     }
 
     pub(super) fn room(&self) -> Result<(), ServiceError> {
@@ -133,7 +167,8 @@ impl Session {
         &self,
         name: Name,
         path: RelativePath,
-        after: &str,
+        after: &OsStr,
+        follow: bool,
     ) -> Result<Answer, ServiceError> {
         let Exposed::Folder(folder) = self.shared.exports.get(&name)? else {
             return Err(ServiceError::WrongKind {
@@ -144,11 +179,13 @@ impl Session {
         };
         let mut listed = locked(&self.listed);
         let known = listed.as_ref().filter(|_| !after.is_empty());
-        if known.is_none_or(|known| (&known.name, &known.path) != (&name, &path)) {
-            let (entries, skipped) = folder.list(&path)?;
+        let asked = (&name, &path, follow);
+        if known.is_none_or(|known| (&known.name, &known.path, known.follow) != asked) {
+            let (entries, skipped) = folder.list(&path, follow)?;
             *listed = Some(Listed {
                 name,
                 path,
+                follow,
                 entries,
                 skipped,
             });
@@ -157,11 +194,11 @@ impl Session {
             Some(listed) => (listed.entries.as_slice(), listed.skipped),
             None => (&[][..], 0),
         };
-        let start = entries.partition_point(|entry| entry.name.as_str() <= after);
+        let start = entries.partition_point(|entry| entry.name.as_os_str() <= after);
         let mut bytes = 0;
         let rest = entries.get(start..).unwrap_or_default();
         let fits = rest.iter().take_while(|entry| {
-            const BESIDES: usize = 1 + 8 + 2;
+            const BESIDES: usize = 1 + 8 + (1 + 2 + 8 + 4) + 8 + 2;
             bytes += entry.name.len() + BESIDES;
             bytes <= MAX_PAGE
         });

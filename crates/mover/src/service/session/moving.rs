@@ -68,7 +68,7 @@ impl Session {
         self.shared
             .metrics
             .moved(&self.label, &delivery.receipt.shares, SENT);
-        legs.crossed(delivery);
+        legs.crossed(Doing::Crossing, delivery);
         Ok(Answer::Sums(sums))
     }
 
@@ -100,7 +100,7 @@ impl Session {
         self.shared
             .metrics
             .moved(&self.label, &delivery.receipt.shares, RECEIVED);
-        legs.crossed(delivery);
+        legs.crossed(Doing::Crossing, delivery);
         let found = match *resume || !sums.is_empty() {
             true => hashed(&slot, len, legs, Doing::Writing),
             false => Vec::new(),
