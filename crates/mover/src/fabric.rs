@@ -65,7 +65,7 @@ pub use fields::{Reader, Writer};
 pub use gate::{Gate, Inside};
 pub use group::{Group, Part};
 pub use identity::{BadKey, Incarnation, SharedKey};
-pub use interfaces::{Reachable, reachable};
+pub use interfaces::{LineRate, Reachable, reachable};
 pub use memory::{Backing, Buffer, Keeper};
 pub(crate) use memory::{Caches, copy_slice};
 pub use nics::{BadFilter, MAX_FILTER, NicFilter};

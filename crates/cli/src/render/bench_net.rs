@@ -152,10 +152,12 @@ fn footer(standing: &Standing) -> String {
                 details.push(detail);
             }
         }
-        let known = if details.is_empty() {
-            "unknown".to_owned()
-        } else {
-            details.join(", or ")
+        let unknown = standing.without_ceiling.iter();
+        let mut unknown = unknown.filter(|unknown| unknown.path == path);
+        let known = match (details.is_empty(), unknown.next()) {
+            (false, _) => details.join(", or "),
+            (true, Some(unknown)) => format!("unknown, for {}", harmless(&unknown.because)),
+            (true, None) => "unknown".to_owned(),
         };
         text.push_str(&format!(" Ceiling of {path}: {known}."));
     }

@@ -126,6 +126,39 @@ pub fn reachable() -> io::Result<Vec<Reachable>> {
     Ok(found.collect())
 }
 
+/// What the system says of the rate of a network interface.
+#[derive(Clone, Debug, PartialEq)]
+pub enum LineRate {
+    /// Bytes per second that its card negotiated.
+    Negotiated(f64),
+    /// It never leaves the host.
+    Loopback,
+    /// Software made it, in the kernel's word for its kind; a rate that it shows is made up as well.
+    Virtual(String),
+    /// Its driver does not say.
+    Unsaid,
+    /// There is no such interface.
+    Absent,
+}
+
+impl LineRate {
+    /// That of the interface of this name.
+    pub fn of(name: &str) -> Self {
+        let all = survey().unwrap_or_default();
+        let found = all.into_iter().find(|interface| interface.name == name);
+        found.map_or(Self::Absent, |interface| Self::of_interface(&interface))
+    }
+
+    fn of_interface(interface: &Interface) -> Self {
+        match (&interface.kind, interface.rate) {
+            (Kind::Loopback, _) => Self::Loopback,
+            (Kind::Virtual(kind), _) => Self::Virtual(kind.clone()),
+            (Kind::Card, Some(rate)) => Self::Negotiated(rate),
+            (Kind::Card, None) => Self::Unsaid,
+        }
+    }
+}
+
 /// The interface with this address, or the address where none has it any more.
 pub(crate) fn name_of(address: IpAddr) -> String {
     let known = entries().unwrap_or_default();
@@ -243,6 +276,27 @@ impl Facts {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_rate_is_a_cards_own_and_nothing_that_software_made_up() {
+        let of = |kind, rate| {
+            LineRate::of_interface(&Interface {
+                name: "x".into(),
+                up: true,
+                kind,
+                virtual_function: false,
+                rate,
+                mtu: None,
+                addresses: Vec::new(),
+            })
+        };
+        assert_eq!(of(Kind::Card, Some(1.25e9)), LineRate::Negotiated(1.25e9));
+        assert_eq!(of(Kind::Card, None), LineRate::Unsaid);
+        let veth = Kind::Virtual("veth".into());
+        assert_eq!(of(veth, Some(1.25e9)), LineRate::Virtual("veth".into()));
+        assert_eq!(LineRate::of("lo"), LineRate::Loopback);
+        assert_eq!(LineRate::of("no such"), LineRate::Absent);
+    }
 
     fn address(text: &str, prefix: u8) -> Address {
         Address {

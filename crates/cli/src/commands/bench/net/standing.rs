@@ -42,6 +42,8 @@ pub struct Standing {
     pub points: Vec<Point>,
     /// The paths that the two ends do not have.
     pub missing: Vec<Missing>,
+    /// The paths whose ceiling nobody knows, and why.
+    pub without_ceiling: Vec<Unknown>,
     /// The running totals of each NIC, warming up included.
     pub rails: Vec<RailReport>,
 }
@@ -53,6 +55,15 @@ pub struct Missing {
     pub path: Path,
     /// What stands in its way.
     pub obstacles: Vec<Obstacle>,
+}
+
+/// A path whose ceiling nobody knows.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Unknown {
+    /// The path.
+    pub path: Path,
+    /// Why.
+    pub because: String,
 }
 
 /// One path, size and task, over all rounds.
@@ -82,7 +93,10 @@ pub struct Point {
 
 /// What the machine could do at most, by path, and by size where that matters.
 #[derive(Debug, Default)]
-pub struct Ceilings(BTreeMap<(Path, Option<u64>), Capacity>);
+pub struct Ceilings {
+    known: BTreeMap<(Path, Option<u64>), Capacity>,
+    unknown: Vec<Unknown>,
+}
 
 impl Ceilings {
     /// A rate that was measured; the highest counts.
@@ -96,21 +110,27 @@ impl Ceilings {
         let Some(rate) = rate else {
             return;
         };
-        let known = self.0.get(&(path, size));
+        let known = self.known.get(&(path, size));
         if known.is_none_or(|known| known.rate.0 < rate.0) {
             let provenance = Provenance::Measured(how.to_owned());
-            self.0.insert((path, size), Capacity { rate, provenance });
+            self.known
+                .insert((path, size), Capacity { rate, provenance });
         }
     }
 
     /// A rate that NICs negotiated.
     pub fn link(&mut self, path: Path, capacity: Capacity) {
-        self.0.insert((path, None), capacity);
+        self.known.insert((path, None), capacity);
+    }
+
+    /// Says why a path has no ceiling.
+    pub fn unknown(&mut self, path: Path, because: String) {
+        self.unknown.push(Unknown { path, because });
     }
 
     fn of(&self, path: Path, size: u64) -> Option<&Capacity> {
-        let known = self.0.get(&(path, Some(size)));
-        known.or_else(|| self.0.get(&(path, None)))
+        let known = self.known.get(&(path, Some(size)));
+        known.or_else(|| self.known.get(&(path, None)))
     }
 }
 
@@ -183,6 +203,7 @@ impl Standing {
                 .filter_map(|samples| Point::new(samples, ceilings))
                 .collect(),
             missing,
+            without_ceiling: ceilings.unknown.clone(),
             rails,
         }
     }

@@ -1,6 +1,7 @@
 //! The survey itself: every path, task and size in turn, round after round, so that a disturbance
 //! of the machine falls on all of them.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -9,7 +10,7 @@ use crowfly_machine::verbs::Verbs;
 use crowfly_mover::bench::{self, BenchError, Line, Task};
 use crowfly_mover::fabric::provider::Provider;
 use crowfly_mover::fabric::verbs::{VerbsSettings, discover};
-use crowfly_mover::fabric::{FabricError, Settings};
+use crowfly_mover::fabric::{FabricError, LineRate, Settings};
 use crowfly_route::hop::{Capacity, Provenance};
 use crowfly_route::obstacle::{Code, Obstacle};
 use crowfly_route::receipt::Path;
@@ -80,12 +81,16 @@ pub fn run(
             }
             look_at_copies(&mut ceilings, &lines, *size, plan.time);
         }
-        if other.is_local() && lines.iter().any(|line| line.path() == Path::Tcp) {
+        if lines.iter().any(|line| is_within_host(line, other)) {
             look_at_streams(&mut ceilings, plan.time)?;
         }
     }
     for line in &lines {
-        look_at_links(&mut ceilings, line, &settings);
+        match line.path() {
+            Path::Tcp if is_within_host(line, other) => {}
+            Path::Tcp => look_at_interfaces(&mut ceilings, line),
+            _ => look_at_links(&mut ceilings, line, &settings),
+        }
     }
     let about = About {
         peer: other.name(),
@@ -179,6 +184,47 @@ fn look_at_streams(ceilings: &mut Ceilings, time: Duration) -> Result<(), Failur
     Ok(())
 }
 
+/// Whether a line goes by sockets and never leaves this host.
+fn is_within_host(line: &Line, other: &Other) -> bool {
+    let rails = line.rails();
+    let mut rails = rails.iter();
+    let loops = rails.all(|rail| LineRate::of(&rail.nic) == LineRate::Loopback);
+    line.path() == Path::Tcp && (other.is_local() || loops)
+}
+
+/// What the cards negotiated that sockets go by to another host, or why that is not known.
+fn look_at_interfaces(ceilings: &mut Ceilings, line: &Line) {
+    let names: BTreeSet<String> = line.rails().into_iter().map(|rail| rail.nic).collect();
+    let names: Vec<&str> = names.iter().map(String::as_str).collect();
+    match interfaces_rate(&names, LineRate::of) {
+        Ok(rate) => ceilings.link(
+            Path::Tcp,
+            Capacity {
+                rate: BytesPerSecond(rate),
+                provenance: Provenance::LinkRate(names.join(" and ")),
+            },
+        ),
+        Err(because) => ceilings.unknown(Path::Tcp, because),
+    }
+}
+
+/// The rate of some interfaces together, in bytes per second, or why there is none.
+fn interfaces_rate(names: &[&str], of: impl Fn(&str) -> LineRate) -> Result<f64, String> {
+    let rate = |name: &&str| match of(name) {
+        LineRate::Negotiated(rate) => Ok(rate),
+        LineRate::Virtual(kind) => Err(format!(
+            "{name} is a virtual interface ({kind}), which has no rate of its own"
+        )),
+        LineRate::Loopback => Err(format!("{name} is the loopback interface")),
+        LineRate::Unsaid => Err(format!("the driver of {name} does not say its rate")),
+        LineRate::Absent => Err(format!("there is no interface {name} any more")),
+    };
+    match names {
+        [] => Err("no connection was made".into()),
+        names => names.iter().map(rate).sum(),
+    }
+}
+
 /// What the NICs of a path negotiated, where they say.
 fn look_at_links(ceilings: &mut Ceilings, line: &Line, settings: &Settings) {
     let rails = line.rails();
@@ -207,6 +253,26 @@ mod tests {
         let order = |round| turns(&["a", "b", "c"], round).copied().collect::<String>();
         assert_eq!([order(0), order(1), order(5)], ["abc", "bca", "cab"]);
         assert_eq!(turns::<u8>(&[], 3).count(), 0);
+    }
+
+    #[test]
+    fn given_sockets_to_another_host_the_ceiling_is_what_the_cards_negotiated_or_why_it_is_unknown()
+    {
+        let of = |name: &str| match name {
+            "eth0" => LineRate::Negotiated(12.5e9),
+            "eth1" => LineRate::Negotiated(3.125e9),
+            "veth0" => LineRate::Virtual("veth".into()),
+            _ => LineRate::Unsaid,
+        };
+        assert_eq!(interfaces_rate(&["eth0", "eth1"], of), Ok(15.625e9));
+        let why = interfaces_rate(&["eth0", "veth0"], of).expect_err("unknown");
+        assert!(
+            why.starts_with("veth0 is a virtual interface (veth)"),
+            "{why}"
+        );
+        let why = interfaces_rate(&["virtio"], of).expect_err("unknown");
+        assert_eq!(why, "the driver of virtio does not say its rate");
+        assert!(interfaces_rate(&[], of).is_err());
     }
 
     #[test]
