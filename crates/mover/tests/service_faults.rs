@@ -220,7 +220,7 @@ fn given_less_time_than_a_silence_takes_to_notice_the_deadline_ends_the_copy() {
     let error = failed(copy_of);
     assert_eq!(error.code(), "deadline-exceeded", "{error}");
     assert!(
-        began.elapsed() < Duration::from_secs(6),
+        began.elapsed() < Duration::from_secs(2),
         "{:?}",
         began.elapsed()
     );

@@ -184,7 +184,8 @@ impl Client {
                     key: dialing.auth.fabric_key()?,
                     ..dialing.fabric.clone()
                 })?;
-                let peer = fabric.connect(&server, rails(purpose.policy, left()))?;
+                let met = fabric.connect(&server, rails(purpose.policy, left()));
+                let peer = met.map_err(|error| late(error, dialing.patience))?;
                 let channel: Box<dyn Channel> = Box::new(FabricChannel(peer.clone()));
                 (fabric, channel, peer)
             }
@@ -229,7 +230,7 @@ impl Client {
         };
         let memory = Box::new(region.descriptor().clone());
         let version = VERSION;
-        match self.ask(Request::Begin { version, memory }, time)? {
+        match self.ask(Request::Begin { version, memory }, time, None)? {
             Answer::Begun {
                 version: VERSION,
                 requests,
@@ -261,8 +262,14 @@ impl Client {
         &self.line.peer
     }
 
-    /// Asks, and waits for the answer.
-    fn ask(&self, request: Request, time: Duration) -> Result<Answer, ServiceError> {
+    /// Asks, and waits for the answer: a little longer than the server may work on it, so that it can say
+    /// what it did not do in time, but never longer than `until`.
+    fn ask(
+        &self,
+        request: Request,
+        time: Duration,
+        until: Option<Instant>,
+    ) -> Result<Answer, ServiceError> {
         let (answers, answer) = channel();
         let number = {
             let mut waiting = self.line.waiting();
@@ -280,7 +287,10 @@ impl Client {
             }
             number
         };
-        match answer.recv_timeout(time.saturating_add(COURTESY)) {
+        let left = until.map(|until| until.saturating_duration_since(Instant::now()));
+        let patience = time.saturating_add(COURTESY);
+        let wait = left.map_or(patience, |left| left.min(patience));
+        match answer.recv_timeout(wait) {
             Ok(Answer::Failed { code, message }) => Err(ServiceError::Remote {
                 server: self.line.server.clone(),
                 code: ServiceError::known(&code),
@@ -290,12 +300,21 @@ impl Client {
             Err(RecvTimeoutError::Disconnected) => Err(self.line.ended()),
             Err(RecvTimeoutError::Timeout) => {
                 self.line.waiting().answers.remove(&number);
+                // When it is over for all of the copy, that is what is said.
+                self.time(until)?;
                 Err(ServiceError::Deadline {
                     what: "a request",
                     after: time,
                 })
             }
         }
+    }
+
+    /// Ends the connection, which whatever waits for the server notices.
+    pub(crate) fn leave(&self) {
+        self.line.stop.store(true, Ordering::Release);
+        self.line.channel.close();
+        self.line.peer.close();
     }
 
     fn time(&self, until: Option<Instant>) -> Result<Duration, ServiceError> {
@@ -325,7 +344,7 @@ impl Client {
             path: path.clone(),
             policy,
         };
-        match self.ask(request, self.time(until)?)? {
+        match self.ask(request, self.time(until)?, until)? {
             Answer::File {
                 file,
                 size,
@@ -357,7 +376,7 @@ impl Client {
             wanted,
             filled,
         };
-        match self.ask(request, self.time(until)?)? {
+        match self.ask(request, self.time(until)?, until)? {
             Answer::Made(made) => Ok(made),
             _ => Err(self.odd("it answered something else than was asked")),
         }
@@ -377,7 +396,7 @@ impl Client {
             after: after.to_owned(),
             follow,
         };
-        match self.ask(request, self.time(until)?)? {
+        match self.ask(request, self.time(until)?, until)? {
             Answer::Entries {
                 entries,
                 more,
@@ -427,7 +446,7 @@ impl Client {
     ) -> Result<Vec<u64>, ServiceError> {
         let time = self.time(until)?;
         let part = self.part(file, offset, len, slot, time);
-        let answer = self.ask(Request::Read { part, sums }, time)?;
+        let answer = self.ask(Request::Read { part, sums }, time, until)?;
         self.sums(answer)
     }
 
@@ -442,7 +461,7 @@ impl Client {
     ) -> Result<Vec<u64>, ServiceError> {
         let time = self.time(until)?;
         let part = self.part(file, offset, len, slot, time);
-        let answer = self.ask(Request::Write { part, sums }, time)?;
+        let answer = self.ask(Request::Write { part, sums }, time, until)?;
         self.sums(answer)
     }
 
@@ -452,7 +471,7 @@ impl Client {
         request: Request,
         until: Option<Instant>,
     ) -> Result<(u32, Vec<std::ops::Range<u64>>), ServiceError> {
-        match self.ask(request, self.time(until)?)? {
+        match self.ask(request, self.time(until)?, until)? {
             Answer::Created { file, have } => Ok((file, have)),
             _ => Err(self.odd("it answered something else than was asked")),
         }
@@ -469,7 +488,7 @@ impl Client {
             true => Request::Commit { file },
             false => Request::Close { file },
         };
-        match self.ask(request, self.time(until)?)? {
+        match self.ask(request, self.time(until)?, until)? {
             Answer::Account { digest, legs } => Ok((digest, legs)),
             _ => Err(self.odd("it answered something else than was asked")),
         }
@@ -488,7 +507,7 @@ impl Client {
             offset,
             len: len as u32,
         };
-        let answer = self.ask(request, self.time(until)?)?;
+        let answer = self.ask(request, self.time(until)?, until)?;
         self.sums(answer)
     }
 
@@ -504,9 +523,7 @@ impl Client {
 
 impl Drop for Client {
     fn drop(&mut self) {
-        self.line.stop.store(true, Ordering::Release);
-        self.line.channel.close();
-        self.line.peer.close();
+        self.leave();
         if let Some(listener) = self.listener.take() {
             let _ = listener.join();
         }
@@ -565,9 +582,18 @@ fn certified(
     })?;
     channel.send(&join(&fabric).encode(), left())?;
     address.set_port(welcome.port);
-    let peer = fabric.connect(&address.to_string(), rails(policy, left()))?;
+    let met = fabric.connect(&address.to_string(), rails(policy, left()));
+    let peer = met.map_err(|error| late(error, dialing.patience))?;
     expected(server, &peer, welcome.incarnation)?;
     Ok((fabric, Box::new(channel), peer))
+}
+
+/// A connection that was not there in time, told by the time that there was for all of it.
+fn late(error: FabricError, after: Duration) -> ServiceError {
+    match error {
+        FabricError::Deadline { what, .. } => ServiceError::Deadline { what, after },
+        other => other.into(),
+    }
 }
 
 /// How the fabric is to be reached: where only a direct path will do, that shows here, before a byte is

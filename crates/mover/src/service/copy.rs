@@ -349,11 +349,31 @@ fn run(asked: &Asked, watched: &Watched) -> Result<Copied, ServiceError> {
         timeout: asked.timeout.unwrap_or_default(),
         watch: asked.watch.clone(),
     };
+    let copied = all(asked, watched, started, &terms);
+    if copied.is_err() {
+        // A server that does not answer any more is not waited for to let go of the buffers.
+        for client in [&terms.source, &terms.goal].into_iter().flatten() {
+            client.leave();
+        }
+        let _ = std::thread::Builder::new()
+            .name("crowfly-parting".into())
+            .spawn(move || drop(terms));
+    }
+    copied
+}
+
+/// Copies all of it by connections that are there.
+fn all(
+    asked: &Asked,
+    watched: &Watched,
+    started: Instant,
+    terms: &Terms,
+) -> Result<Copied, ServiceError> {
     let Planned {
         files,
         folders,
         skipped,
-    } = plan::files(asked, &terms)?;
+    } = plan::files(asked, terms)?;
     let total = files.iter().map(|file| file.size).sum();
     watched.total.store(total, Ordering::Relaxed);
     let local;
@@ -367,10 +387,10 @@ fn run(asked: &Asked, watched: &Watched) -> Result<Copied, ServiceError> {
             &local
         }
     };
-    let folders = Folders::make(folders, &terms)?;
-    let batch = Batch::new(files, &terms, watched);
+    let folders = Folders::make(folders, terms)?;
+    let batch = Batch::new(files, terms, watched);
     batch.run(ring, window)?;
-    let folders = folders.finish(&terms)?;
+    let folders = folders.finish(terms)?;
     let (files, digests, legs) = batch.done();
     let receipt = receipt(asked, watched, started, &digests, &legs);
     Ok(Copied {

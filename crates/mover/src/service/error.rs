@@ -5,6 +5,7 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use crowfly_route::obstacle::Obstacle;
+use crowfly_route::units::significant;
 
 use super::message::BadMessage;
 use super::name::BadLocation;
@@ -171,7 +172,7 @@ pub enum ServiceError {
         room: u64,
     },
     /// It takes longer than it may.
-    #[error("{what} was not done within {} s", after.as_secs_f64())]
+    #[error("{what} was not done within {} s", significant(after.as_secs_f64()))]
     Deadline {
         /// What.
         what: &'static str,
