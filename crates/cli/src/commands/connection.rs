@@ -54,6 +54,10 @@ impl ConnectionArgs {
         if let (Some(cert), Some(private), Some(ca)) = (&self.tls_cert, &self.tls_key, &self.tls_ca)
         {
             key::refuse_exposed(private)?;
+            // A file that is not there is not one that holds nothing.
+            for file in [cert, ca] {
+                std::fs::File::open(file).map_err(|error| Failure::reading(file, &error))?;
+            }
             return Ok(Auth::Certificates(Identity::read(cert, private, ca)?));
         }
         if let Some(file) = &self.key_file {

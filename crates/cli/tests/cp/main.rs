@@ -1,0 +1,8 @@
+//! `crowfly serve` and `crowfly cp` as processes: documents, exit statuses, and what stays behind when one of
+//! them ends before its time.
+
+mod certificates;
+mod faults;
+mod files;
+mod refusals;
+mod stage;

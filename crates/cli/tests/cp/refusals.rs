@@ -1,0 +1,125 @@
+//! What is refused, each with its code and status.
+
+use std::fs;
+use std::path::Path;
+use std::process::Command;
+
+use super::stage::{Server, cp, crowfly, document, entries, folder, refusal};
+
+#[test]
+fn given_what_cannot_be_copied_each_has_its_code_and_status() {
+    let folder = folder("cp-refusals");
+    fs::write(folder.join("data/m"), b"bytes").expect("written");
+    let server = Server::start(&folder, &["--key-file", "key"]);
+    let m = server.at("data/m");
+    let key = |arguments: &[&str]| refusal(&folder, &[arguments, &["--key-file", "key"]].concat());
+    assert_eq!(
+        key(&[&server.at("data/none"), "host:"]),
+        ("not-found".into(), 66)
+    );
+    assert_eq!(
+        key(&[&server.at("none/m"), "host:"]),
+        ("no-such-name".into(), 66)
+    );
+    assert_eq!(
+        key(&["none", &server.at("data/x")]),
+        ("open-failed".into(), 66)
+    );
+    assert_eq!(key(&[&server.at("data"), "x"]), ("not-copied".into(), 64));
+    assert_eq!(
+        key(&[&server.at("data/../m"), "host:"]),
+        ("bad-location".into(), 64)
+    );
+    assert_eq!(key(&[&m, "gpu:0"]), ("not-built".into(), 69));
+    assert_eq!(key(&["s3://bucket/key", "host:"]), ("not-built".into(), 69));
+    assert_eq!(key(&[&m, "/dev/null/below"]).1, 73);
+    assert_eq!(
+        refusal(&folder, &[&m, "host:"]),
+        ("not-authenticated".into(), 66)
+    );
+    fs::write(folder.join("other"), "0".repeat(64)).expect("written");
+    let chmod = |mode: &str| {
+        let done = Command::new("chmod")
+            .args([mode, "other"])
+            .current_dir(&folder)
+            .status();
+        assert!(done.is_ok_and(|status| status.success()));
+    };
+    chmod("644");
+    let other = ["--key-file", "other"];
+    assert_eq!(
+        refusal(&folder, &[&[&m, "host:"], &other[..]].concat()),
+        ("key-exposed".into(), 66)
+    );
+    let certified = ["--tls-cert", "m", "--tls-key", "other", "--tls-ca", "m"];
+    assert_eq!(
+        refusal(&folder, &[&[&m, "host:"], &certified[..]].concat()),
+        ("key-exposed".into(), 66)
+    );
+    chmod("600");
+    let wrong = refusal(&folder, &[&[&m, "host:"], &other[..]].concat());
+    assert_eq!(wrong, ("not-authenticated".into(), 66));
+    fs::write(folder.join("other"), "no key").expect("written");
+    assert_eq!(
+        refusal(&folder, &[&[&m, "host:"], &other[..]].concat()),
+        ("bad-key".into(), 65)
+    );
+    server.end("TERM");
+    let gone = key(&[&m, "host:", "--timeout", "2s"]);
+    assert_eq!(gone, ("peer-unreachable".into(), 66));
+    let arguments = ["serve", "--json", "data", "--listen", "0.0.0.0:0"];
+    let output = crowfly(&folder, &arguments).output().expect("it starts");
+    assert_eq!(document(&output)["error"]["code"], "not-authenticated-bind");
+    assert_eq!(output.status.code(), Some(64));
+}
+
+#[test]
+fn given_options_that_do_not_apply_each_is_refused_by_its_name() {
+    let folder = folder("cp-options");
+    fs::write(folder.join("data/m"), b"bytes").expect("written");
+    let server = Server::start(&folder, &[]);
+    let m = server.at("data/m");
+    for (arguments, name) in [
+        (&["data/m", "x", "--nic", "typo"][..], "--nic"),
+        (&["data/m", "x", "--key-file", "none"], "--key-file"),
+        (
+            &[
+                "data/m",
+                "x",
+                "--tls-cert",
+                "a",
+                "--tls-key",
+                "b",
+                "--tls-ca",
+                "c",
+            ],
+            "--tls-cert",
+        ),
+        (&["data/m", "x", "-L"], "--recursive"),
+        (&["data/m", "host:", "-p"], "permissions"),
+        (&["data/m", "host:", "--resume"], "resumed"),
+        (&["data/m", "x", "--policy", "socket"], "socket"),
+        (&["data/m", "x", "--policy", "staged"], "policy"),
+        (&[&m, "x", "--nic", "typo"], "typo"),
+    ] {
+        let (document, status) = cp(&folder, arguments);
+        assert_eq!(status, 64, "{arguments:?}: {document}");
+        let message = document["error"]["message"].as_str().expect("a sentence");
+        assert!(message.contains(name), "{arguments:?}: {message}");
+    }
+    assert_eq!(entries(&folder), ["data"]);
+    let output = crowfly(&folder, &["serve", "--json", "data/m", "--writable"]).output();
+    let output = output.expect("it starts");
+    assert_eq!(output.status.code(), Some(64), "a file is not written to");
+}
+
+#[test]
+fn given_a_link_that_leads_nowhere_as_a_destination_it_is_refused_and_stays() {
+    let folder = folder("cp-dangling");
+    fs::write(folder.join("data/m"), b"bytes").expect("written");
+    std::os::unix::fs::symlink("nowhere", folder.join("link")).expect("linked");
+    let refused = refusal(&folder, &["data/m", "link"]);
+    assert_eq!(refused, ("destination-is-link".into(), 73));
+    let link = fs::read_link(folder.join("link")).expect("a link");
+    assert_eq!(link, Path::new("nowhere"));
+}
