@@ -79,6 +79,6 @@ pub use scheduler::{MAX_FLIGHTS, STRIPE};
 pub(crate) use session::Mailbox;
 pub use session::{MAX_CHECKED_RUNS, MAX_INBOX, MAX_SENDING};
 pub use settings::{Options, Settings};
-pub use totals::{NicTotals, PathTotals, PeerTotals, Totals};
+pub use totals::{NicTotals, PathTotals, PeerTotals, Port, Totals};
 pub use transfer::{Checked, Delivery, LeftOut, NicShare, Outcome, Transfer, Written};
 pub use wire::MAX_MESSAGE;

@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 
 use cable::{Cable, Weather};
 use crowfly_mover::fabric::{
-    Access, Buffer, Fabric, FabricError, Options, Peer, Region, RegionDescriptor, Settings,
+    Access, Buffer, Fabric, FabricError, Imm, Options, Peer, Region, RegionDescriptor, Settings,
     SharedKey,
 };
 use host::{Host, on_a_host, plug_in, say};
@@ -47,9 +47,15 @@ struct Player {
 }
 
 impl Player {
-    fn new(listen: &str, shm: bool) -> Result<Self, FabricError> {
-        let fabric = Fabric::new(settings(shm, listen))?;
-        let served = fabric.register(Buffer::zeroed(SERVED, None)?, Access::READ_WRITE)?;
+    /// `reached` says how others of this host reach its memory: as they do best (``), where it is no
+    /// memory file (`private`), or over a network (`sockets`).
+    fn new(listen: &str, reached: &str) -> Result<Self, FabricError> {
+        let fabric = Fabric::new(settings(reached != "sockets", listen))?;
+        let served = match reached {
+            "private" => Buffer::private(SERVED)?,
+            _ => Buffer::zeroed(SERVED, None)?,
+        };
+        let served = fabric.register(served, Access::READ_WRITE)?;
         Ok(Self {
             fabric,
             served,
@@ -111,6 +117,41 @@ impl Player {
                     Err(error) => Ok(format!("failed {} {}", error.code(), took.as_millis())),
                 }
             }
+            // try PEER WHAT MILLISECONDS: anything that a peer is needed for.
+            "try" => {
+                let (peer, remote) = &self.peers[number(1) as usize];
+                let allowed = Duration::from_millis(number(3));
+                let options = Options::within(allowed);
+                let buffer = Buffer::zeroed(SERVED, None)?;
+                let region = self.fabric.register(buffer, Access::LOCAL)?;
+                let (here, there) = (region.whole(), remote.whole());
+                let began = Instant::now();
+                let ended = match words[2] {
+                    "write" => peer.write(&here, &there, options).wait().map(drop),
+                    "verify" => peer
+                        .write(&here, &there, options.verified())
+                        .wait()
+                        .map(drop),
+                    "read" => peer.read(&here, &there, options).wait().map(drop),
+                    "write-imm" => {
+                        let told = peer.write_imm(&here, &there, Imm(3), options);
+                        told.wait().map(drop)
+                    }
+                    "notify" => peer.notify(Imm(3), options).wait().map(drop),
+                    "send" => peer.send(b"are you there", options).wait(),
+                    "receive" => peer.recv(options).wait().map(drop),
+                    "barrier" => {
+                        let peers = [peer.clone()];
+                        self.fabric.barrier(&peers, 1, allowed)
+                    }
+                    other => panic!("nobody knows how to try to {other}"),
+                };
+                let took = began.elapsed().as_millis();
+                Ok(match ended {
+                    Ok(()) => format!("ended {took}"),
+                    Err(error) => format!("failed {} {took}", error.code()),
+                })
+            }
             "holds" => {
                 let len = number(1) as usize;
                 let mut bytes = vec![0; len];
@@ -156,7 +197,12 @@ fn plays_a_host() {
     } else {
         "0.0.0.0:7471"
     };
-    let mut player = Player::new(listen, cables.is_empty()).expect("a fabric");
+    let reached = match side.split_once('-') {
+        Some((_, reached)) => reached,
+        None if cables.is_empty() => "",
+        None => "sockets",
+    };
+    let mut player = Player::new(listen, reached).expect("a fabric");
     say("ready");
     for order in std::io::stdin().lock().lines().map_while(Result::ok) {
         match player.obey(&order) {
@@ -438,6 +484,49 @@ fn given_a_link_that_is_taken_down_then_the_transfer_ends_in_time_with_a_typed_e
         "{code}"
     );
     assert!(after < 5_000, "{after} ms");
+}
+
+#[test]
+fn given_a_process_that_stops_then_whatever_is_asked_of_it_ends_by_its_own_deadline() {
+    /// Shorter than the silence after which the peer counts as gone.
+    const ALLOWED: u64 = 2_000;
+    let tried = |reached: &str, what: &str| {
+        let start = |side: &str| {
+            let side = format!("{side}{reached}");
+            Host::start("plays_a_host", &side, &[]).expect("a process")
+        };
+        let (mut west, mut east) = (start("west"), start("east"));
+        let address = west.ask("address", SOON);
+        west.order("accept");
+        let connected = east.ask(&format!("connect {address} 20000"), SOON);
+        assert_eq!(connected, "connected 0");
+        assert_eq!(west.answer(SOON), "accepted");
+        west.stop();
+        let answer = east.ask(&format!("try 0 {what} {ALLOWED}"), SOON);
+        west.signal("CONT");
+        let (code, after) = failed(&answer);
+        assert_eq!(code, "deadline-exceeded", "west{reached}: {what}");
+        assert!(
+            after < ALLOWED + 800,
+            "west{reached}: {what} after {after} ms"
+        );
+    };
+    for reached in ["", "-private", "-sockets"] {
+        std::thread::scope(|scope| {
+            for what in [
+                "write",
+                "verify",
+                "read",
+                "write-imm",
+                "notify",
+                "send",
+                "receive",
+                "barrier",
+            ] {
+                scope.spawn(move || tried(reached, what));
+            }
+        });
+    }
 }
 
 #[test]

@@ -12,7 +12,8 @@ use crowfly_machine::verbs::fake::{Behaviour, FakeNic};
 use crowfly_mover::fabric::provider::Provider;
 use crowfly_mover::fabric::verbs::{VerbsNic, VerbsSettings, discover};
 use crowfly_mover::fabric::{
-    Access, Checked, Fabric, Group, Imm, NicFilter, Options, Page, Part, Peer, Region, Settings,
+    Access, Checked, Fabric, Group, Imm, NicFilter, Options, Page, Part, Peer, Port, Region,
+    Settings,
 };
 use crowfly_route::obstacle::Code;
 use crowfly_route::policy::Policy;
@@ -241,6 +242,16 @@ fn given_several_peers_when_a_source_is_scattered_and_gathered_then_each_has_its
         }
         let by_nic: u64 = totals.nics.iter().map(|nic| nic.totals.written.0).sum();
         assert_eq!(by_nic, 900_000);
+        for nic in &totals.nics {
+            // The loopback interface counts its bytes, memory that is shared does not.
+            match (nic.path, &nic.port) {
+                (Path::Tcp, Port::Counted(count)) => assert!(count.sent.0 > 0),
+                (Path::Shm | Path::Cma, Port::Unavailable { why }) => {
+                    assert!(why.contains("no port"), "{why}");
+                }
+                (path, port) => panic!("{path}: {port:?}"),
+            }
+        }
         let by_peer = totals.peers.iter().flat_map(|peer| &peer.rails);
         assert_eq!(by_peer.map(|rail| rail.totals.read.0).sum::<u64>(), 900_000);
     }

@@ -7,6 +7,8 @@ use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
+use crowfly_route::receipt::Path;
+
 use super::conn::{Conn, Frame, Handler, Incoming};
 use super::copier::Copier;
 use super::counter::{Counters, Seen};
@@ -151,6 +153,14 @@ impl Session {
     /// Keeps the link of a rail, instead of an earlier one.
     pub(crate) fn keep(&self, slot: u16, link: Arc<dyn Link>) {
         locked(&self.links).insert(slot, link);
+    }
+
+    /// A link that goes by a NIC.
+    fn link_by(&self, path: Path, nic: &str) -> Option<Arc<dyn Link>> {
+        let links = locked(&self.links);
+        let mut links = links.values();
+        let known = links.find(|link| link.path() == path && link.nic() == nic);
+        known.map(Arc::clone)
     }
 
     /// Makes the peer let go of a region; answers whether it has.
@@ -546,6 +556,12 @@ impl Sessions {
             under_way: session.scheduler.under_way(),
             rails: session.scheduler.report(),
         });
-        known.past.clone().with(peers.collect())
+        known.past.clone().with(peers.collect(), |path, nic| {
+            let mut links = known.sessions.iter().filter_map(|s| s.link_by(path, nic));
+            let looked = links.next().map(|link| link.port_counters());
+            looked
+                .unwrap_or_else(|| Err("no rail to a peer goes by it now".into()))
+                .into()
+        })
     }
 }

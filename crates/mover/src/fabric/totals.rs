@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use crowfly_route::receipt::Path;
 
 use super::identity::Incarnation;
+use super::port::PortCount;
 use super::rail::{RailReport, RailTotals};
 
 /// What went where since a fabric started. Sums by path and NIC hold peers that are gone as well, so
@@ -53,6 +54,30 @@ pub struct NicTotals {
     pub nic: String,
     /// What went by it.
     pub totals: RailTotals,
+    /// What its port has counted by itself.
+    pub port: Port,
+}
+
+/// What a port has counted by itself since it came up: everybody's bytes, headers included.
+#[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]
+#[serde(rename_all = "kebab-case", tag = "state")]
+pub enum Port {
+    /// It has counters.
+    Counted(PortCount),
+    /// There is nothing to read.
+    Unavailable {
+        /// Why not.
+        why: String,
+    },
+}
+
+impl From<Result<PortCount, String>> for Port {
+    fn from(looked: Result<PortCount, String>) -> Self {
+        match looked {
+            Ok(count) => Self::Counted(count),
+            Err(why) => Self::Unavailable { why },
+        }
+    }
 }
 
 fn as_text<S: serde::Serializer>(peer: &Incarnation, serializer: S) -> Result<S::Ok, S::Error> {
@@ -71,8 +96,13 @@ impl Sums {
         }
     }
 
-    /// The totals of these peers and of those that were added before.
-    pub(crate) fn with(mut self, peers: Vec<PeerTotals>) -> Totals {
+    /// The totals of these peers and of those that were added before; `port` looks at the counters of
+    /// a NIC.
+    pub(crate) fn with(
+        mut self,
+        peers: Vec<PeerTotals>,
+        port: impl Fn(Path, &str) -> Port,
+    ) -> Totals {
         peers.iter().for_each(|peer| self.add(&peer.rails));
         let mut paths: BTreeMap<Path, RailTotals> = BTreeMap::new();
         for ((path, _), totals) in &self.0 {
@@ -86,7 +116,12 @@ impl Sums {
                 .map(|(path, totals)| PathTotals { path, totals })
                 .collect(),
             nics: nics
-                .map(|((path, nic), totals)| NicTotals { path, nic, totals })
+                .map(|((path, nic), totals)| NicTotals {
+                    port: port(path, &nic),
+                    path,
+                    nic,
+                    totals,
+                })
                 .collect(),
         }
     }

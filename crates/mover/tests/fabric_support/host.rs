@@ -104,6 +104,21 @@ impl Host {
         let sent = Command::new("kill").args(["-s", name, &id]).status();
         assert!(sent.is_ok_and(|status| status.success()), "{name}");
     }
+
+    /// Stops it, and waits until each of its threads stands still.
+    pub fn stop(&self) {
+        self.signal("STOP");
+        let stands = |task: std::io::Result<std::fs::DirEntry>| {
+            let stat = task.and_then(|task| std::fs::read_to_string(task.path().join("stat")));
+            let stat = stat.unwrap_or_default();
+            stat.rsplit_once(')')
+                .is_some_and(|(_, rest)| rest.trim_start().starts_with('T'))
+        };
+        let tasks = format!("/proc/{}/task", self.child.id());
+        while !std::fs::read_dir(&tasks).is_ok_and(|mut tasks| tasks.all(stands)) {
+            thread::sleep(Duration::from_millis(1));
+        }
+    }
 }
 
 impl Drop for Host {

@@ -159,12 +159,18 @@ impl State {
         self.plans.forget();
     }
 
-    /// Ends a flight early: its memory is let go of first.
+    /// Ends a flight early. Whoever waits for a read hears of it when its memory was let go of, or it
+    /// could change after that. A write's memory is only read: its end is told at once, and the ops
+    /// that some link has not let go of hold the memory.
     pub(super) fn fail(&mut self, id: FlightId, error: FabricError) {
         let Some(flight) = self.flights.get_mut(&id) else {
             return;
         };
         if flight.ending.is_none() {
+            if flight.order.verb == Verb::Write {
+                self.ended
+                    .push((Arc::clone(&flight.slot), Err(error.clone())));
+            }
             flight.ending = Some(error);
             flight.gate.close();
             for known in self.rails.values_mut() {
