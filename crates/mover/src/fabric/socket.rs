@@ -22,6 +22,9 @@ impl AsFd for Socket {
     }
 }
 
+/// Congestion control without pacing.
+const UNPACED: &str = "reno";
+
 /// A listening socket that cannot be accepted from by a program this process starts.
 const FLAGS: SocketFlags = SocketFlags::CLOEXEC.union(SocketFlags::NONBLOCK);
 
@@ -66,11 +69,28 @@ impl Socket {
 
     /// Small frames at once, and an end to a connection whose data nobody
     /// acknowledges. What the kernel does not grant is not fatal.
+    ///
+    /// A connection that stays on this host has nothing to gain from congestion control that paces what
+    /// it sends, as BBR does: loopback carried 2.5 GB/s with it, and 5 to 7 without (2026-11-30, 2
+    /// processors). The one that every kernel has and lets everybody choose does not pace.
     pub(crate) fn tune_tcp(&self, silence: Duration) {
+        if self.stays_here() {
+            let _ = sockopt::set_tcp_congestion(self, UNPACED);
+        }
         let millis = u32::try_from(silence.as_millis()).unwrap_or(u32::MAX);
         let _ = sockopt::set_tcp_nodelay(self, true);
         let _ = sockopt::set_tcp_user_timeout(self, millis);
         let _ = sockopt::set_socket_keepalive(self, true);
+    }
+
+    /// Whether both ends have the same address.
+    fn stays_here(&self) -> bool {
+        let peer = rustix::net::getpeername(self).ok().flatten();
+        let peer: Option<SocketAddr> = peer.and_then(|peer| peer.try_into().ok());
+        let local = self.local_address();
+        peer.zip(local).is_some_and(|(peer, local)| {
+            peer.ip() == local.ip() || (peer.ip().is_loopback() && local.ip().is_loopback())
+        })
     }
 
     pub(crate) fn local_address(&self) -> Option<SocketAddr> {
@@ -144,5 +164,24 @@ impl Socket {
             }
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::{Ipv4Addr, TcpListener};
+
+    use super::*;
+
+    #[test]
+    fn a_connection_that_stays_on_this_host_is_not_paced() {
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a listener");
+        let address = listener.local_addr().expect("an address");
+        let soon = Instant::now() + Duration::from_secs(10);
+        let socket = Socket::dial(address, None, soon).expect("connected");
+        assert!(socket.stays_here());
+        socket.tune_tcp(Duration::from_secs(10));
+        let chosen = sockopt::tcp_congestion(&socket).expect("told");
+        assert_eq!(chosen, UNPACED);
     }
 }
