@@ -67,7 +67,7 @@ pub use group::{Group, Part};
 pub use identity::{BadKey, Incarnation, SharedKey};
 pub use interfaces::{LineRate, Reachable, reachable};
 pub use memory::{Backing, Buffer, Keeper};
-pub(crate) use memory::{Caches, copy_slice};
+pub(crate) use memory::{Caches, copy_slice, zip_slices};
 pub use nics::{BadFilter, MAX_FILTER, NicFilter};
 pub use node::Fabric;
 pub use peer::{MAX_PAGES, Page, Peer};

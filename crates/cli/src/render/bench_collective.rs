@@ -98,7 +98,7 @@ fn footer(table: &Table) -> String {
     let mut reasons: Vec<String> = Vec::new();
     for sample in table.points.iter().filter_map(|point| point.samples.last()) {
         let receipt = &sample.receipt;
-        if receipt.because != "asked for" && receipt.because != "the only way" {
+        if !["asked for", "the only way"].contains(&&*receipt.because) {
             let size = size_text(receipt.size);
             reasons.push(format!("{size}: {}", receipt.because));
         }

@@ -22,6 +22,22 @@ const ALL_CHUNKS: usize = 64 << 20;
 pub(crate) const BOARD: usize = 512 << 10;
 /// Boards that are used in turn.
 const BOARDS: usize = 2;
+/// Bytes of a block of an all-reduce of many: a share of it is large beside what a wait costs, and
+/// what is under way of all blocks fits a core's cache.
+pub(crate) const BLOCK: usize = 256 << 10;
+/// Blocks under way: so far can a rank run ahead of the slowest, which saves switches where ranks
+/// share cores.
+pub(crate) const BLOCKS: usize = 4;
+/// The most bytes of a post.
+pub(crate) const POST: usize = 32 << 10;
+/// Posts that are used in turn.
+const POSTS: usize = 2;
+/// Bytes that go with the head of a post, in its line.
+pub(crate) const INLINE: usize = LINE - POST_HEAD;
+/// Which call it is, and what is called.
+const POST_HEAD: usize = size_of::<u64>() + CALL_BYTES;
+/// Lines of words in front of those for each rank.
+const OWN_LINES: usize = 3 + POSTS;
 
 /// Where everything is in the arena of each rank of a group of this size.
 #[derive(Clone, Copy, Debug)]
@@ -37,9 +53,9 @@ impl Layout {
         Self { ranks, chunk }
     }
 
-    /// Words for the rank's own stage and entry, then a pair for each rank that sends to it.
+    /// Words that the rank itself writes, then a pair for each rank that sends to it.
     const fn words(&self) -> usize {
-        (2 + 2 * self.ranks) * LINE
+        (OWN_LINES + 2 * self.ranks) * LINE
     }
 
     const fn slot(&self) -> usize {
@@ -50,8 +66,16 @@ impl Layout {
         self.words().next_multiple_of(4096)
     }
 
-    const fn slots(&self) -> usize {
+    const fn blocks(&self) -> usize {
         self.boards() + BOARDS * BOARD
+    }
+
+    const fn posts(&self) -> usize {
+        self.blocks() + BLOCKS * BLOCK
+    }
+
+    const fn slots(&self) -> usize {
+        self.posts() + POSTS * POST
     }
 
     /// Bytes of the arena.
@@ -68,14 +92,38 @@ impl Layout {
         LINE
     }
 
+    /// How many blocks the rank has come to a step with.
+    pub(crate) const fn progress(&self, step: Step) -> usize {
+        2 * LINE + step as usize * size_of::<u64>()
+    }
+
+    /// The block in turn.
+    pub(crate) const fn block(&self, count: u64) -> usize {
+        self.blocks() + (count % BLOCKS as u64) as usize * BLOCK
+    }
+
+    /// The head of the post in turn.
+    pub(crate) const fn post_head(&self, count: u64) -> usize {
+        (3 + (count % POSTS as u64) as usize) * LINE
+    }
+
+    /// Where so many bytes of the post in turn are.
+    pub(crate) const fn post(&self, count: u64, len: usize) -> usize {
+        if len <= INLINE {
+            self.post_head(count) + POST_HEAD
+        } else {
+            self.posts() + (count % POSTS as u64) as usize * POST
+        }
+    }
+
     /// Chunks that a rank has put here.
     pub(crate) const fn head(&self, from: usize) -> usize {
-        (2 + 2 * from) * LINE
+        (OWN_LINES + 2 * from) * LINE
     }
 
     /// Chunks of a rank that were taken from here.
     pub(crate) const fn tail(&self, from: usize) -> usize {
-        (3 + 2 * from) * LINE
+        (OWN_LINES + 1 + 2 * from) * LINE
     }
 
     /// The board in turn.
@@ -95,6 +143,17 @@ impl Layout {
     }
 }
 
+/// What a rank does with each block, in this order.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Step {
+    /// Its numbers are there for others.
+    Put,
+    /// Its share is reduced.
+    Reduced,
+    /// It has taken the others' shares.
+    Taken,
+}
+
 /// What a rank says of the call it is in, for others on its host to look at.
 pub(crate) fn say_entry(arena: &Backing, layout: &Layout, number: u64, call: &Call) {
     let Some(words) = entry(arena, layout) else {
@@ -104,9 +163,8 @@ pub(crate) fn say_entry(arena: &Backing, layout: &Layout, number: u64, call: &Ca
     // Odd while it changes.
     sequence.store(2 * number + 1, Ordering::Relaxed);
     fence(Ordering::Release);
-    let bytes = call.encode();
-    for (word, bytes) in rest.iter().zip(bytes.as_chunks::<8>().0) {
-        word.store(u64::from_le_bytes(*bytes), Ordering::Relaxed);
+    for (word, value) in rest.iter().zip(call.words()) {
+        word.store(value, Ordering::Relaxed);
     }
     sequence.store(2 * number + 2, Ordering::Release);
 }
@@ -118,16 +176,37 @@ pub(crate) fn read_entry(arena: &Backing, layout: &Layout, number: u64) -> Optio
     if sequence.load(Ordering::Acquire) != wanted {
         return None;
     }
-    let mut bytes = [0; CALL_BYTES];
-    for (word, bytes) in rest.iter().zip(bytes.as_chunks_mut::<8>().0) {
-        *bytes = word.load(Ordering::Relaxed).to_le_bytes();
-    }
+    let words = rest.map(|word| word.load(Ordering::Relaxed));
     fence(Ordering::Acquire);
-    (sequence.load(Ordering::Relaxed) == wanted).then(|| Call::decode(&bytes))?
+    (sequence.load(Ordering::Relaxed) == wanted).then(|| Call::of_words(words))
+}
+
+/// Puts a post up, whose bytes are there already.
+pub(crate) fn put_up(arena: &Backing, at: usize, number: u64, call: &Call) {
+    let Some([sequence, rest @ ..]) = four(arena, at) else {
+        return;
+    };
+    for (word, value) in rest.iter().zip(call.words()) {
+        word.store(value, Ordering::Relaxed);
+    }
+    sequence.store(number, Ordering::Release);
+}
+
+/// The number of the call that a post belongs to, and what is called.
+pub(crate) fn look_up(arena: &Backing, at: usize, number: u64) -> Option<(u64, Call)> {
+    let [sequence, rest @ ..] = four(arena, at)?;
+    let found = sequence.load(Ordering::Acquire);
+    (found >= number).then(|| {
+        let words = rest.map(|word| word.load(Ordering::Relaxed));
+        (found, Call::of_words(words))
+    })
 }
 
 fn entry<'a>(arena: &'a Backing, layout: &Layout) -> Option<[&'a AtomicU64; 4]> {
-    let at = layout.entry();
+    four(arena, layout.entry())
+}
+
+fn four(arena: &Backing, at: usize) -> Option<[&AtomicU64; 4]> {
     let word = |index: usize| arena.word(at + index * size_of::<u64>());
     Some([word(0)?, word(1)?, word(2)?, word(3)?])
 }
@@ -180,6 +259,14 @@ mod tests {
             let layout = Layout::new(ranks);
             let mut ranges = vec![range(layout.stage(), 8), range(layout.entry(), 32)];
             ranges.extend((0..2).map(|block| range(layout.board(block), BOARD)));
+            let steps = [Step::Put, Step::Reduced, Step::Taken];
+            ranges.extend(steps.map(|step| range(layout.progress(step), 8)));
+            ranges.extend((0..BLOCKS as u64).map(|count| range(layout.block(count), BLOCK)));
+            for count in 0..POSTS as u64 {
+                ranges.push(range(layout.post_head(count), POST_HEAD));
+                ranges.push(range(layout.post(count, INLINE), INLINE));
+                ranges.push(range(layout.post(count, POST), POST));
+            }
             for rank in 0..ranks {
                 ranges.push(range(layout.head(rank), 8));
                 ranges.push(range(layout.tail(rank), 8));

@@ -7,7 +7,7 @@ use crowfly_route::collective::Collective;
 use super::choose::Algorithm;
 use super::element::Element;
 use super::reduce::Reduction;
-use crate::fabric::{Reader, Writer};
+use crate::fabric::Reader;
 
 /// Bytes of an encoded call.
 pub(crate) const CALL_BYTES: usize = 24;
@@ -50,36 +50,42 @@ impl Call {
         self
     }
 
+    /// The call as numbers that fit the words of an arena.
+    pub(crate) fn words(&self) -> [u64; CALL_BYTES / 8] {
+        let kinds = [self.collective, self.element, self.reduction, self.wide];
+        let kinds = u64::from(u32::from_le_bytes(kinds));
+        [
+            kinds | u64::from(self.root) << 32,
+            self.way.into(),
+            self.count,
+        ]
+    }
+
+    pub(crate) fn of_words([kinds, way, count]: [u64; CALL_BYTES / 8]) -> Self {
+        let [collective, element, reduction, wide] = (kinds as u32).to_le_bytes();
+        Self {
+            collective,
+            element,
+            reduction,
+            wide,
+            root: (kinds >> 32) as u32,
+            way: way as u32,
+            count,
+        }
+    }
+
     pub(crate) fn encode(&self) -> [u8; CALL_BYTES] {
-        let mut out = Writer::default();
-        out.u8(self.collective)
-            .u8(self.element)
-            .u8(self.reduction)
-            .u8(self.wide)
-            .u32(self.root)
-            .u32(self.way)
-            .u64(self.count)
-            .u32(0);
         let mut bytes = [0; CALL_BYTES];
-        for (to, from) in bytes.iter_mut().zip(out.finish()) {
-            *to = from;
+        for (to, word) in bytes.as_chunks_mut().0.iter_mut().zip(self.words()) {
+            *to = word.to_le_bytes();
         }
         bytes
     }
 
     pub(crate) fn decode(bytes: &[u8]) -> Option<Self> {
         let mut fields = Reader::new(bytes);
-        let call = Self {
-            collective: fields.u8()?,
-            element: fields.u8()?,
-            reduction: fields.u8()?,
-            wide: fields.u8()?,
-            root: fields.u32()?,
-            way: fields.u32()?,
-            count: fields.u64()?,
-        };
-        fields.u32()?;
-        Some(call)
+        let words = [fields.u64()?, fields.u64()?, fields.u64()?];
+        Some(Self::of_words(words))
     }
 }
 

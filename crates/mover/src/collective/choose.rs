@@ -3,6 +3,7 @@
 
 use std::fmt;
 use std::str::FromStr;
+use std::sync::Arc;
 
 use crowfly_route::collective::{Collective, Shape};
 use crowfly_route::units::significant;
@@ -157,11 +158,40 @@ impl Default for Costs {
 /// what two cores measure.
 const BOARD_SPEEDUP: f64 = 4.0;
 
+/// What was chosen last. Programs make the same call again and again, and a choice takes longer than
+/// few numbers take to reduce.
+#[derive(Debug, Default)]
+pub(crate) struct LastChoice(Option<(Asked, Choice)>);
+
+/// What a choice depends on, within a group.
+type Asked = (Collective, usize, Option<Algorithm>);
+
+impl LastChoice {
+    /// The choice for a call: the last one, where it was for the same.
+    pub(crate) fn or_choose(
+        &mut self,
+        asked: Asked,
+        hosts: &Hosts,
+        ranks: usize,
+        costs: &Costs,
+    ) -> Option<Choice> {
+        if let Some((last, choice)) = &self.0
+            && *last == asked
+        {
+            return Some(choice.clone());
+        }
+        let (collective, bytes, way) = asked;
+        let choice = choose(collective, bytes, hosts, ranks, costs, way)?;
+        self.0 = Some((asked, choice.clone()));
+        Some(choice)
+    }
+}
+
 /// What was chosen.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Choice {
     pub algorithm: Algorithm,
-    pub because: String,
+    pub because: Arc<str>,
 }
 
 /// The fastest way by the model, or the one asked for if it can be used.
@@ -192,12 +222,13 @@ pub(crate) fn choose(
     timed.sort_by(|a, b| a.0.total_cmp(&b.0));
     let (least, algorithm) = *timed.first()?;
     let because = match timed.get(1) {
-        None => "the only way".to_owned(),
+        None => "the only way".into(),
         Some((next, other)) => format!(
             "{} µs by the model, {other} {} µs",
             significant(least * 1e6),
             significant(next * 1e6)
-        ),
+        )
+        .into(),
     };
     Some(Choice { algorithm, because })
 }
@@ -312,10 +343,31 @@ mod tests {
     }
 
     #[test]
+    fn the_last_choice_is_remembered_for_the_same_call_alone() {
+        let (hosts, costs) = (Hosts::of(&[0, 1]), Costs::default());
+        let mut last = LastChoice::default();
+        for (bytes, asked) in [
+            (8, None),
+            (8, None),
+            (256 << 20, None),
+            (8, Some(Algorithm::Tree)),
+        ] {
+            let call = (Collective::AllReduce, bytes, asked);
+            let fresh = choose(call.0, bytes, &hosts, 2, &costs, asked);
+            assert_eq!(last.or_choose(call, &hosts, 2, &costs), fresh);
+        }
+        let impossible = (Collective::AllReduce, 8, Some(Algorithm::Flat));
+        assert_eq!(last.or_choose(impossible, &hosts, 2, &costs), None);
+    }
+
+    #[test]
     fn what_was_asked_for_is_used_or_refused_and_the_reason_says_so() {
         let (hosts, costs) = (Hosts::of(&[0, 1]), Costs::default());
         let asked = |way| choose(Collective::AllReduce, 8, &hosts, 2, &costs, Some(way));
-        assert_eq!(asked(Algorithm::Ring).expect("usable").because, "asked for");
+        assert_eq!(
+            &*asked(Algorithm::Ring).expect("usable").because,
+            "asked for"
+        );
         assert_eq!(asked(Algorithm::Flat), None, "two hosts share no memory");
     }
 }

@@ -9,7 +9,7 @@ use super::element::Element;
 use super::error::{Called, CollectiveError};
 use super::lane::Lane;
 use super::patience::{Patience, Rest};
-use super::reduce::{self, Reduction};
+use super::reduce::{self, Reduction, With};
 use super::schedule::{Action, How};
 
 /// Bytes that are reduced at a time, out of a core's nearest cache.
@@ -190,7 +190,7 @@ impl Executor<'_, '_> {
             for (at, into) in buffer.chunks_mut(BLOCK).enumerate() {
                 let (block, _) = block.split_at_mut(into.len());
                 lane.read(at * BLOCK, block);
-                reduce::fold(element, reduction, into, block);
+                reduce::fold(element, reduction, into, With::Slice(block));
                 if how == How::FoldLast {
                     reduce::finish(element, reduction, into, self.work.ranks);
                 }

@@ -1,25 +1,25 @@
 //! Collectives of ranks that share one host's memory: each writes what it has on its board, and all
 //! take what they need straight from each other's boards.
 //!
-//! Boards come in pairs that are used in turn. A rank's *stage* says how far it has come; nobody
-//! goes on before all are as far. Who sees all others at a stage knows that they are through with
-//! everything before it, so the board of the block before the last is free.
+//! An all-reduce of few numbers goes by posts, one of many in blocks (`post`, `stream`). The others go
+//! by boards, which come in pairs that are used in turn. A rank's *stage* says how far it has come;
+//! nobody goes on before all are as far. Who sees all others at a stage knows that they are through
+//! with everything before it, so the board of the block before the last is free.
+
+mod post;
+mod rule;
+mod stream;
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use super::arena::{BOARD, Layout};
-use super::element::Element;
 use super::error::CollectiveError;
-use super::execute::BLOCK;
 use super::patience::{Patience, Rest};
-use super::reduce::{self, Reduction};
-use super::schedule::share;
 use crate::fabric::{Backing, Caches};
-
-/// Up to this many bytes of all ranks together every rank reduces everything itself: one wait
-/// instead of two.
-pub(super) const ALONE: usize = 64 << 10;
+pub(super) use post::ALONE;
+use rule::First;
+pub(crate) use rule::Rule;
 
 /// The boards of all ranks of a host, and how far this rank has come.
 pub(crate) struct Flat {
@@ -28,17 +28,16 @@ pub(crate) struct Flat {
     boards: Vec<Arc<Backing>>,
     stage: u64,
     block: u64,
+    /// Posts so far, and blocks of all-reduces.
+    posted: u64,
+    streamed: u64,
     /// Bytes that this rank took from others' memory.
     pub taken: u64,
 }
 
-/// How numbers are reduced.
-#[derive(Clone, Copy)]
-pub(crate) struct Rule {
-    pub element: Element,
-    pub reduction: Reduction,
-    /// Half precision is summed in single precision.
-    pub wide: bool,
+/// All ranks but one.
+fn others(me: usize, ranks: usize) -> impl Iterator<Item = usize> + Clone {
+    (0..ranks).filter(move |rank| *rank != me)
 }
 
 impl Flat {
@@ -49,6 +48,8 @@ impl Flat {
             boards,
             stage: 0,
             block: 0,
+            posted: 0,
+            streamed: 0,
             taken: 0,
         }
     }
@@ -94,40 +95,9 @@ impl Flat {
 
     /// Reduces a part of all boards into `out`, in the order of the ranks.
     fn fold(&mut self, rule: Rule, offset: usize, out: &mut [u8]) {
-        if rule.wide {
-            return self.fold_wide(rule, offset, out);
-        }
-        let mut block = [0; BLOCK];
-        for (at, into) in out.chunks_mut(BLOCK).enumerate() {
-            let (block, _) = block.split_at_mut(into.len());
-            let offset = offset + at * BLOCK;
-            self.read(0, offset, into);
-            for rank in 1..self.ranks() {
-                self.read(rank, offset, block);
-                reduce::fold(rule.element, rule.reduction, into, block);
-            }
-            reduce::finish(rule.element, rule.reduction, into, self.ranks());
-        }
-        self.taken += (out.len() * (self.ranks() - 1)) as u64;
-    }
-
-    fn fold_wide(&mut self, rule: Rule, offset: usize, out: &mut [u8]) {
-        let (mut narrow, mut sum, mut wide) = ([0; BLOCK / 2], [0; BLOCK], [0; BLOCK]);
-        for (at, into) in out.chunks_mut(BLOCK / 2).enumerate() {
-            let (narrow, _) = narrow.split_at_mut(into.len());
-            let (sum, _) = sum.split_at_mut(2 * into.len());
-            let (wide, _) = wide.split_at_mut(2 * into.len());
-            let offset = offset + at * (BLOCK / 2);
-            self.read(0, offset, narrow);
-            reduce::widen(rule.element, narrow, sum);
-            for rank in 1..self.ranks() {
-                self.read(rank, offset, narrow);
-                reduce::widen(rule.element, narrow, wide);
-                reduce::fold(Element::F32, rule.reduction, sum, wide);
-            }
-            reduce::finish(Element::F32, rule.reduction, sum, self.ranks());
-            reduce::narrow(rule.element, sum, into);
-        }
+        let at = self.layout.board(self.block) + offset;
+        let boards = self.boards.iter().map(AsRef::as_ref);
+        rule.reduce(out, First::Board, boards, at, |_, _| {});
         self.taken += (out.len() * (self.ranks() - 1)) as u64;
     }
 
@@ -149,46 +119,10 @@ impl Flat {
         rule: Rule,
         patience: &mut Patience<'_>,
     ) -> Result<(), CollectiveError> {
-        let (n, size) = (self.ranks(), rule.element.size());
-        if data.len() * n <= ALONE && data.len() <= BOARD {
-            self.block += 1;
-            self.write(0, data);
-            self.open(patience)?;
-            self.fold(rule, 0, data);
-            return Ok(());
-        }
-        let mut own = Vec::new();
-        for (at, block) in data.chunks_mut(BOARD).enumerate() {
-            self.block += 1;
-            self.write(0, block);
-            self.enter(at, patience)?;
-            let numbers = 0..block.len() / size;
-            let bytes = |rank: usize| {
-                let part = share(&numbers, rank, n);
-                part.start * size..part.end * size
-            };
-            let mine = bytes(self.me);
-            own.resize(mine.len(), 0);
-            self.fold(rule, mine.start, &mut own);
-            // Nobody but this rank reads this part of its board before the next meeting.
-            self.write(mine.start, &own);
-            self.meet(patience)?;
-            for rank in 0..n {
-                let Some(part) = block.get_mut(bytes(rank)) else {
-                    continue;
-                };
-                if rank == self.me {
-                    part.copy_from_slice(&own);
-                    continue;
-                }
-                self.read(rank, bytes(rank).start, part);
-                self.taken += part.len() as u64;
-            }
-        }
-        if data.is_empty() {
-            self.open(patience)
+        if data.len() * self.ranks() <= ALONE {
+            self.reduce_posts(data, rule, patience)
         } else {
-            Ok(())
+            self.reduce_blocks(data, rule, patience)
         }
     }
 

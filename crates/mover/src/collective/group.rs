@@ -10,7 +10,7 @@ use std::time::Duration;
 use crowfly_route::policy::Policy;
 
 use super::arena::Layout;
-use super::choose::{Algorithm, Costs};
+use super::choose::{Algorithm, Costs, LastChoice};
 use super::council::Council;
 use super::error::CollectiveError;
 use super::flat::Flat;
@@ -111,6 +111,7 @@ pub struct Group {
     children: u64,
     failure: Option<CollectiveError>,
     scratch: Vec<u8>,
+    chosen: LastChoice,
 }
 
 impl fmt::Debug for Group {

@@ -10,6 +10,7 @@ use crowfly_route::receipt::Path;
 use crowfly_route::units::Bytes;
 
 use super::arena::{HEAD, Head};
+use super::receipt::PathBytes;
 pub(crate) use network::{Ends, IMMS, NetworkLane};
 pub(crate) use shared::SharedLane;
 
@@ -18,12 +19,16 @@ pub(crate) use shared::SharedLane;
 pub(crate) struct Broken(pub String);
 
 /// Bytes by the way they went.
-pub(crate) type Moved = Vec<(Path, Bytes)>;
+pub(crate) type Moved = Vec<PathBytes>;
 
 pub(crate) fn count(moved: &mut Moved, path: Path, bytes: u64) {
-    match moved.iter_mut().find(|(known, _)| *known == path) {
-        Some((_, sum)) => sum.0 += bytes,
-        None => moved.push((path, Bytes(bytes))),
+    match moved.iter_mut().find(|known| known.path == path) {
+        Some(known) => known.bytes.0 += bytes,
+        None if bytes == 0 => {}
+        None => moved.push(PathBytes {
+            path,
+            bytes: Bytes(bytes),
+        }),
     }
 }
 
@@ -84,8 +89,8 @@ impl Lane {
         match self {
             Self::Shared(lane) => count(into, Path::Shm, std::mem::take(&mut lane.sent_bytes)),
             Self::Network(lane) => {
-                for (path, bytes) in lane.moved.drain(..) {
-                    count(into, path, bytes.0);
+                for moved in lane.moved.drain(..) {
+                    count(into, moved.path, moved.bytes.0);
                 }
             }
         }

@@ -17,7 +17,7 @@ use crate::fabric::{
 };
 
 /// What ranks greet each other with.
-const HELLO: &[u8] = b"crowfly collective 1";
+const HELLO: &[u8] = b"crowfly collective 2";
 const CARD: u8 = 1;
 const REPORT: u8 = 2;
 /// The longest label of a host.

@@ -45,7 +45,7 @@ pub(crate) struct Patience<'a> {
     near: &'a [Option<Arc<Backing>>],
     layout: Layout,
     pub number: u64,
-    call: Call,
+    pub call: Call,
     pub rank: usize,
     /// Whether each rank of this host has a core of its own.
     pub roomy: bool,
@@ -72,6 +72,8 @@ pub(crate) struct Waiting<'a> {
     pub rank: usize,
     pub roomy: bool,
     pub allowed: Duration,
+    /// When the call began.
+    pub began: Instant,
 }
 
 pub(crate) fn grace(allowed: Duration) -> Duration {
@@ -90,7 +92,7 @@ impl<'a> Patience<'a> {
             rank: call.rank,
             roomy: call.roomy,
             allowed: call.allowed,
-            until: Instant::now() + call.allowed.saturating_sub(grace(call.allowed)),
+            until: call.began + call.allowed.saturating_sub(grace(call.allowed)),
             turns: 0,
             since: None,
             nap: NAP,

@@ -1,9 +1,11 @@
 //! What a collective did, as one rank saw it.
 
+use std::sync::Arc;
+
 use crowfly_route::collective::Collective;
 use crowfly_route::receipt::Path;
 use crowfly_route::units::{Bytes, BytesPerSecond};
-use serde::Serialize;
+use serde::{Serialize, Serializer};
 
 use super::choose::Algorithm;
 use super::element::Element;
@@ -48,7 +50,8 @@ pub struct CollectiveReceipt {
     /// How it was done.
     pub algorithm: Algorithm,
     /// Why so.
-    pub because: String,
+    #[serde(serialize_with = "text")]
+    pub because: Arc<str>,
     /// Bytes by the way they went, counted where they moved.
     pub moved: Vec<PathBytes>,
     /// Chunks that this rank sent.
@@ -57,6 +60,10 @@ pub struct CollectiveReceipt {
     pub seconds: f64,
     /// The part of that in which this rank waited for others.
     pub waited: f64,
+}
+
+fn text<S: Serializer>(text: &Arc<str>, to: S) -> Result<S::Ok, S::Error> {
+    to.serialize_str(text)
 }
 
 impl CollectiveReceipt {

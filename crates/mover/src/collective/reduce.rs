@@ -1,7 +1,7 @@
 //! Reduction of numbers that lie in memory as bytes.
 //!
-//! The loops have no branch and work on whole slices, so that the compiler turns them into SIMD of
-//! whatever the target has; tests hold them against one number at a time.
+//! The loops have no branch, so that the compiler turns them into SIMD; they are there for any
+//! processor and for one with wider registers. Tests hold them against one number at a time.
 //!
 //! Results do not depend on which operand came first: a NaN that comes of a NaN is always the same
 //! one, and of two zeros the minimum is the negative one. Integers wrap. The mean is the sum
@@ -20,6 +20,7 @@ use serde::Serialize;
 use super::element::Element;
 pub(crate) use half::{narrow, widen};
 use kernel::Scalar;
+pub(crate) use kernel::With;
 
 /// How numbers of several ranks become one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
@@ -96,7 +97,7 @@ macro_rules! each {
 }
 
 /// Takes the numbers of `with` into those of `into`, as many as both have.
-pub(crate) fn fold(element: Element, reduction: Reduction, into: &mut [u8], with: &[u8]) {
+pub(crate) fn fold(element: Element, reduction: Reduction, into: &mut [u8], with: With<'_>) {
     each!(element, fold_as::<_>(reduction, into, with));
 }
 
@@ -107,7 +108,7 @@ pub(crate) fn finish(element: Element, reduction: Reduction, numbers: &mut [u8],
     }
 }
 
-fn fold_as<T: Scalar<N>, const N: usize>(reduction: Reduction, into: &mut [u8], with: &[u8]) {
+fn fold_as<T: Scalar<N>, const N: usize>(reduction: Reduction, into: &mut [u8], with: With<'_>) {
     match reduction {
         Reduction::Sum | Reduction::Mean => kernel::fold::<T, N>(into, with, T::add),
         Reduction::Min => kernel::fold::<T, N>(into, with, T::least),

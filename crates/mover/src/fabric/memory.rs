@@ -26,10 +26,12 @@ mod attach;
 mod copy;
 mod duo;
 mod shared;
+mod zip;
 
 pub(crate) use attach::peek;
 pub(crate) use copy::{Caches, copy_slice};
 pub(crate) use duo::{Duo, second};
+pub(crate) use zip::zip_slices;
 
 /// Keeps foreign memory alive.
 pub type Keeper = Arc<dyn std::any::Any + Send + Sync>;

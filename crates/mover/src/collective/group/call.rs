@@ -1,7 +1,7 @@
 //! The collectives.
 
 use std::ops::Range;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use crowfly_route::collective::Collective;
 use crowfly_route::receipt::Path;
@@ -9,14 +9,14 @@ use crowfly_route::units::Bytes;
 
 use super::{CallOptions, Group};
 use crate::collective::call::Call;
-use crate::collective::choose::{Algorithm, Choice, choose};
+use crate::collective::choose::{Algorithm, Choice};
 use crate::collective::element::Element;
 use crate::collective::error::CollectiveError;
 use crate::collective::execute::{Work, execute};
 use crate::collective::flat::Rule;
 use crate::collective::lane::{Moved, count};
 use crate::collective::patience::{Patience, Waiting};
-use crate::collective::receipt::{COLLECTIVE_SCHEMA, CollectiveReceipt, PathBytes};
+use crate::collective::receipt::{COLLECTIVE_SCHEMA, CollectiveReceipt};
 use crate::collective::reduce::{self, Reduction};
 use crate::collective::schedule::{self, Circle, Schedule};
 
@@ -274,7 +274,8 @@ impl Group {
         let (collective, ranks) = (task.collective, self.size());
         let costs = &self.settings.costs;
         let asked = options.algorithm;
-        let choice = choose(collective, task.size, &self.hosts, ranks, costs, asked);
+        let call = (collective, task.size, asked);
+        let choice = self.chosen.or_choose(call, &self.hosts, ranks, costs);
         let Some(choice) = choice else {
             let asked = asked.map_or("", Algorithm::as_str);
             let hosts = self.hosts.len();
@@ -305,7 +306,7 @@ impl Group {
             crate::collective::arena::say_entry(arena, &self.layout, self.number, &call);
         }
         let (element, reduction, size) = (task.element, task.reduction, task.size);
-        let done = self.carry_out(task, &choice, call, wide, &options);
+        let done = self.carry_out(task, &choice, call, wide, (started, options.allowed()));
         let (chunks, waited) = match done {
             Ok(done) => done,
             Err(error) => {
@@ -320,8 +321,8 @@ impl Group {
         if let Some(flat) = &mut self.flat {
             count(&mut moved, Path::Shm, std::mem::take(&mut flat.taken));
         }
-        moved.retain(|(_, bytes)| bytes.0 > 0);
-        moved.sort_by_key(|(path, _)| *path);
+        moved.retain(|moved| moved.bytes.0 > 0);
+        moved.sort_by_key(|moved| moved.path);
         Ok(CollectiveReceipt {
             schema: COLLECTIVE_SCHEMA,
             collective,
@@ -335,10 +336,7 @@ impl Group {
             hosts: self.hosts.len(),
             algorithm: choice.algorithm,
             because: choice.because,
-            moved: moved
-                .into_iter()
-                .map(|(path, bytes)| PathBytes { path, bytes })
-                .collect(),
+            moved,
             chunks,
             seconds: started.elapsed().as_secs_f64(),
             waited: waited.as_secs_f64(),
@@ -352,13 +350,14 @@ impl Group {
         choice: &Choice,
         call: Call,
         wide: bool,
-        options: &CallOptions,
-    ) -> Result<(u64, std::time::Duration), CollectiveError> {
+        (began, allowed): (Instant, Duration),
+    ) -> Result<(u64, Duration), CollectiveError> {
         let (me, ranks) = (self.me, self.size());
         let rule = Rule {
             element: task.element,
             reduction: task.reduction.unwrap_or(Reduction::Sum),
             wide,
+            ranks,
         };
         let mut patience = Patience::new(Waiting {
             council: &self.council,
@@ -369,7 +368,8 @@ impl Group {
             call,
             rank: me,
             roomy: self.roomy,
-            allowed: options.allowed(),
+            allowed,
+            began,
         });
         if ranks == 1 {
             alone(task.data);

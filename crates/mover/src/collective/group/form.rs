@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 use super::{CallOptions, Group, GroupSettings};
 use crate::collective::Element;
 use crate::collective::arena::Layout;
+use crate::collective::choose::LastChoice;
 use crate::collective::council::Council;
 use crate::collective::error::CollectiveError;
 use crate::collective::flat::Flat;
@@ -219,6 +220,7 @@ impl Group {
             children: 0,
             failure: None,
             scratch: Vec::new(),
+            chosen: LastChoice::default(),
         })
     }
 }

@@ -6,9 +6,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crowfly_route::policy::Policy;
-use crowfly_route::units::Bytes;
 
-use super::{Broken, Moved};
+use super::{Broken, Moved, count};
 use crate::collective::arena::{HEAD, Head, Layout, SLOTS, range};
 use crate::collective::mesh::Mesh;
 use crate::fabric::{
@@ -98,7 +97,7 @@ impl NetworkLane {
                 // The head is crowfly's own.
                 let own = head.min(share.bytes.0);
                 head -= own;
-                self.moved.push((share.path, Bytes(share.bytes.0 - own)));
+                count(&mut self.moved, share.path, share.bytes.0 - own);
             }
         }
         Ok(true)

@@ -1,5 +1,7 @@
 //! One number, and the loop over many.
 
+use crate::fabric::{Backing, zip_slices};
+
 /// A number of `N` bytes.
 pub(super) trait Scalar<const N: usize>: Copy {
     fn load(bytes: [u8; N]) -> Self;
@@ -10,15 +12,28 @@ pub(super) trait Scalar<const N: usize>: Copy {
     fn divide(self, by: usize) -> Self;
 }
 
+/// Where the numbers are that are taken into others.
+#[derive(Clone, Copy)]
+pub(crate) enum With<'a> {
+    /// In this process's own memory.
+    Slice(&'a [u8]),
+    /// From an offset on in memory that other ranks write into.
+    Shared(&'a Backing, usize),
+}
+
 #[inline]
 pub(super) fn fold<T: Scalar<N>, const N: usize>(
     into: &mut [u8],
-    with: &[u8],
+    with: With<'_>,
     of: impl Fn(T, T) -> T,
 ) {
-    let (into, with) = (into.as_chunks_mut::<N>().0, with.as_chunks::<N>().0);
-    for (into, with) in into.iter_mut().zip(with) {
-        *into = of(T::load(*into), T::load(*with)).store();
+    let of = |one, other| of(T::load(one), T::load(other)).store();
+    match with {
+        With::Slice(with) => zip_slices::<N>(into, with, of),
+        // Where the memory is shorter than the group laid it out nothing is taken from it.
+        With::Shared(memory, offset) => {
+            memory.zip_into::<N>(offset, into, of);
+        }
     }
 }
 

@@ -226,9 +226,9 @@ proptest! {
         let left: Vec<u8> = pairs.iter().flat_map(|(a, _)| encode(element, *a)).collect();
         let right: Vec<u8> = pairs.iter().flat_map(|(_, b)| encode(element, *b)).collect();
         let mut folded = left.clone();
-        fold(element, reduction, &mut folded, &right);
+        fold(element, reduction, &mut folded, With::Slice(&right));
         let mut turned = right.clone();
-        fold(element, reduction, &mut turned, &left);
+        fold(element, reduction, &mut turned, With::Slice(&left));
         prop_assert_eq!(&folded, &turned, "the order of two does not matter");
         let size = element.size();
         let singles = left.chunks(size).zip(right.chunks(size));

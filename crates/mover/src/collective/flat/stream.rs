@@ -1,0 +1,198 @@
+//! Many numbers: block by block, each rank puts up what others reduce, reduces its own share, and
+//! takes the shares of others.
+//!
+//! The three steps of different blocks overlap, and a rank does whichever is possible: where each has
+//! a core, none waits long for another, and where they share cores, each does several blocks before
+//! it must give way. Numbers that are needed again soon stay in the caches: each rank's buffer is read
+//! from memory once and written to it once, which is the least that an all-reduce can do.
+
+use std::ops::Range;
+use std::sync::atomic::Ordering;
+
+use super::rule::{First, Rule};
+use super::{Flat, others};
+use crate::collective::arena::{BLOCK, BLOCKS, Step};
+use crate::collective::error::CollectiveError;
+use crate::collective::patience::{Patience, Rest};
+use crate::collective::schedule::share;
+use crate::fabric::Caches;
+
+/// Shares begin at multiples of this many bytes, a cache line and whole numbers of every kind.
+const UNIT: usize = 64;
+
+/// A rank's share of a block of `len` bytes.
+fn part(len: usize, rank: usize, ranks: usize) -> Range<usize> {
+    let units = share(&(0..len.div_ceil(UNIT)), rank, ranks);
+    (units.start * UNIT).min(len)..(units.end * UNIT).min(len)
+}
+
+/// The blocks of one call.
+struct Blocks<'a> {
+    data: &'a mut [u8],
+    rule: Rule,
+    /// Blocks of all calls before.
+    before: u64,
+    /// How far this rank is with each step.
+    done: [u64; 3],
+}
+
+impl Blocks<'_> {
+    const fn done(&self, step: Step) -> u64 {
+        self.done[step as usize]
+    }
+
+    /// A block of the buffer.
+    fn block(&mut self, at: u64) -> &mut [u8] {
+        let start = usize::try_from(at).map_or(self.data.len(), |at| at * BLOCK);
+        let end = start.saturating_add(BLOCK).min(self.data.len());
+        self.data.get_mut(start..end).unwrap_or_default()
+    }
+}
+
+impl Flat {
+    pub(super) fn reduce_blocks(
+        &mut self,
+        data: &mut [u8],
+        rule: Rule,
+        patience: &mut Patience<'_>,
+    ) -> Result<(), CollectiveError> {
+        let count = data.len().div_ceil(BLOCK) as u64;
+        let mut blocks = Blocks {
+            data,
+            rule,
+            before: self.streamed,
+            done: [0; 3],
+        };
+        let mut compared = false;
+        while blocks.done(Step::Taken) < count {
+            let Some((step, awaited)) = self.next(&blocks, count) else {
+                break;
+            };
+            if let Some(rank) = awaited {
+                patience.pause(Some(rank), Rest::Spin)?;
+                continue;
+            }
+            patience.reset();
+            match step {
+                Step::Put => self.put(&mut blocks),
+                Step::Reduced => {
+                    if !std::mem::replace(&mut compared, true) {
+                        patience.compare()?;
+                    }
+                    self.reduce(&mut blocks);
+                }
+                Step::Taken => self.take(&mut blocks),
+            }
+            self.note(&mut blocks, step);
+        }
+        self.streamed += count;
+        Ok(())
+    }
+
+    /// What to do next, or what to do once a rank has come as far as that needs.
+    fn next(&self, blocks: &Blocks<'_>, count: u64) -> Option<(Step, Option<usize>)> {
+        let [put, reduced, taken] = blocks.done;
+        // What is furthest on makes room for others and is likeliest still in the caches.
+        let steps = [
+            (taken < reduced, Step::Taken, Step::Reduced, taken + 1),
+            (reduced < put, Step::Reduced, Step::Put, reduced + 1),
+            (put < count, Step::Put, Step::Taken, put + 1),
+        ];
+        let mut awaited = None;
+        for (_, step, needs, of) in steps.into_iter().filter(|(open, ..)| *open) {
+            let mut goal = blocks.before + of;
+            if step == Step::Put {
+                goal = goal.saturating_sub(BLOCKS as u64);
+            }
+            match self.behind(needs, goal) {
+                None => return Some((step, None)),
+                Some(rank) => {
+                    awaited.get_or_insert((step, Some(rank)));
+                }
+            }
+        }
+        awaited
+    }
+
+    /// A rank that has not come so far with a step.
+    fn behind(&self, step: Step, goal: u64) -> Option<usize> {
+        let at = self.layout.progress(step);
+        let here = |rank: &usize| {
+            let word = self.boards.get(*rank).and_then(|board| board.word(at));
+            word.is_none_or(|word| word.load(Ordering::Acquire) < goal)
+        };
+        others(self.me, self.ranks()).find(here)
+    }
+
+    fn note(&self, blocks: &mut Blocks<'_>, step: Step) {
+        if let Some(done) = blocks.done.get_mut(step as usize) {
+            *done += 1;
+            let own = self.boards.get(self.me);
+            if let Some(word) = own.and_then(|own| own.word(self.layout.progress(step))) {
+                word.store(blocks.before + *done, Ordering::Release);
+            }
+        }
+    }
+
+    fn put(&self, blocks: &mut Blocks<'_>) {
+        let at = blocks.done(Step::Put);
+        let to = self.layout.block(blocks.before + at);
+        let block = blocks.block(at);
+        let own = part(block.len(), self.me, self.ranks());
+        let (before, after) = (block.get(..own.start), block.get(own.end..));
+        if let (Some(board), Some(before), Some(after)) = (self.boards.get(self.me), before, after)
+        {
+            board.copy_in(to, before, Caches::Keep);
+            board.copy_in(to + own.end, after, Caches::Keep);
+        }
+    }
+
+    fn reduce(&mut self, blocks: &mut Blocks<'_>) {
+        let (at, rule) = (blocks.done(Step::Reduced), blocks.rule);
+        let from = self.layout.block(blocks.before + at);
+        let block = blocks.block(at);
+        let own = part(block.len(), self.me, self.ranks());
+        let from = from + own.start;
+        let boards = others(self.me, self.ranks()).filter_map(|rank| self.boards.get(rank));
+        let board = self.boards.get(self.me);
+        if let Some(share) = block.get_mut(own) {
+            let boards = boards.map(AsRef::as_ref);
+            rule.reduce(share, First::Own, boards, from, |offset, piece| {
+                // Nobody but this rank reads this part of its board before it is told.
+                if let Some(board) = board {
+                    board.copy_in(from + offset, piece, Caches::Keep);
+                }
+            });
+            self.taken += (share.len() * (self.ranks() - 1)) as u64;
+        }
+    }
+
+    fn take(&mut self, blocks: &mut Blocks<'_>) {
+        let at = blocks.done(Step::Taken);
+        let from = self.layout.block(blocks.before + at);
+        let block = blocks.block(at);
+        // Each begins with the rank after it, so that not all read from one.
+        let (ranks, len) = (self.ranks(), block.len());
+        for rank in (1..ranks).map(|by| (self.me + by) % ranks) {
+            let part = part(len, rank, ranks);
+            let board = self.boards.get(rank);
+            if let (Some(board), Some(out)) = (board, block.get_mut(part.clone())) {
+                board.copy_out(from + part.start, out, Caches::Keep);
+                self.taken += out.len() as u64;
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn shares_of_a_block_are_whole_cache_lines_and_make_it_up() {
+        let of = |len, ranks| (0..ranks).map(|r| part(len, r, ranks)).collect::<Vec<_>>();
+        assert_eq!(of(200, 3), [0..128, 128..192, 192..200]);
+        assert_eq!(of(2, 3), [0..2, 2..2, 2..2]);
+        assert_eq!(of(128, 2), [0..64, 64..128]);
+    }
+}
