@@ -19,6 +19,9 @@ use crate::fabric::Reader;
 /// Rounds in which ranks that do not answer are given up.
 const ROUNDS: u32 = 2;
 
+/// Why a rank that took its leave is missed.
+pub(crate) const HAD_LEFT: &str = "it had left";
+
 #[derive(Default)]
 struct State {
     verdict: Verdict,
@@ -97,7 +100,7 @@ impl Council {
         self.add(|verdict| {
             add(verdict);
             for rank in departed {
-                verdict.lose(rank, self.me, "it had left");
+                verdict.lose(rank, self.me, HAD_LEFT);
             }
         });
     }

@@ -2,12 +2,16 @@
 
 use std::collections::VecDeque;
 use std::ops::Range;
+use std::time::Duration;
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use super::arena::Head;
 use super::call::Call;
+use super::council::HAD_LEFT;
 use super::element::Element;
 use super::error::{Called, CollectiveError};
-use super::lane::Lane;
+use super::lane::{Broken, Lane};
 use super::patience::{Patience, Rest};
 use super::reduce::{self, Reduction, With};
 use super::schedule::{Action, How};
@@ -27,6 +31,15 @@ pub(crate) struct Work<'a> {
     pub call: Call,
 }
 
+/// How far a chunk has been taken.
+#[derive(Default)]
+struct Taking {
+    /// Bytes that are where they belong.
+    done: usize,
+    /// Bytes after those that wait to be reduced.
+    held: usize,
+}
+
 struct Executor<'a, 'b> {
     lanes: &'a mut [Option<Lane>],
     work: Work<'a>,
@@ -36,6 +49,8 @@ struct Executor<'a, 'b> {
     /// How many there are of them.
     behind: usize,
     sent: u64,
+    /// What waits to be reduced.
+    block: Vec<u8>,
 }
 
 /// Carries out all actions; answers how many chunks were sent.
@@ -52,6 +67,7 @@ pub(crate) fn execute(
         patience,
         behind: 0,
         sent: 0,
+        block: Vec::new(),
     };
     let size = executor.work.element.size();
     let bytes = |part: &Range<usize>| part.start * size..part.end * size;
@@ -131,35 +147,72 @@ impl Executor<'_, '_> {
         part: Range<usize>,
         how: How,
     ) -> Result<(), CollectiveError> {
+        let mut taking: Option<Taking> = None;
         loop {
             self.patience.look();
-            let moved = self.pump()?;
-            if !self.is_wanted(&part) {
-                let arrived = self.lanes.get_mut(from).and_then(Option::as_mut);
-                if let Some(head) = arrived.and_then(Lane::arrived) {
+            let mut moved = self.pump()?;
+            if taking.is_none()
+                && !self.is_wanted(&part)
+                && let Some(head) = self.arrived(from)?
+            {
+                self.check(from, &part, head)?;
+                taking = Some(Taking::default());
+                moved = true;
+            }
+            if let Some(taking) = &mut taking {
+                moved |= self.take(from, &part, how, taking)?;
+                if taking.done == part.len() {
+                    if let Some(lane) = self.lanes.get_mut(from).and_then(Option::as_mut) {
+                        lane.release();
+                    }
                     self.patience.reset();
-                    return self.take(from, part, how, head);
+                    return Ok(());
                 }
             }
             if moved {
                 self.patience.reset();
-                continue;
+            } else {
+                self.rest(from)?;
             }
-            let lane = self.lanes.get(from).and_then(Option::as_ref);
-            let rest = match lane {
-                Some(Lane::Network(_)) if self.behind > 0 => Rest::Briefly,
-                Some(Lane::Network(_)) => Rest::UntilArrival,
-                _ => Rest::Spin,
-            };
-            self.patience.pause(Some(from), rest)?;
         }
     }
 
-    fn take(
+    fn arrived(&mut self, from: usize) -> Result<Option<Option<Head>>, CollectiveError> {
+        let lane = self.lanes.get_mut(from).and_then(Option::as_mut);
+        match lane.map_or(Ok(None), Lane::arrived) {
+            Ok(head) => Ok(head),
+            Err(broken) => Err(self.parted(from, &broken)),
+        }
+    }
+
+    /// A connection ended: the end of a rank that took its leave, or of one that was lost.
+    fn parted(&self, rank: usize, broken: &Broken) -> CollectiveError {
+        if self.patience.leaves(rank) {
+            return self.patience.broke(rank, HAD_LEFT);
+        }
+        self.patience.broke(rank, &broken.0)
+    }
+
+    fn rest(&mut self, from: usize) -> Result<(), CollectiveError> {
+        let lane = self.lanes.get(from).and_then(Option::as_ref);
+        match lane {
+            Some(Lane::Network(_)) if self.behind > 0 => {
+                self.patience.pause(Some(from), Rest::Briefly)
+            }
+            Some(Lane::Network(_)) => self.patience.pause(Some(from), Rest::UntilArrival),
+            Some(Lane::Stream(_)) => {
+                let sleep = |time| sleep_on(self.lanes, Some(from), time);
+                self.patience.pause(Some(from), Rest::Sockets(&sleep))
+            }
+            _ => self.patience.pause(Some(from), Rest::Spin),
+        }
+    }
+
+    /// Sees to it that what arrives is what is wanted.
+    fn check(
         &mut self,
         from: usize,
-        part: Range<usize>,
-        how: How,
+        part: &Range<usize>,
         head: Option<Head>,
     ) -> Result<(), CollectiveError> {
         let Some(head) = head else {
@@ -178,26 +231,56 @@ impl Executor<'_, '_> {
             };
             return Err(self.patience.differs(from, theirs, ours));
         }
-        let (element, reduction) = (self.work.element, self.work.reduction);
-        let buffer = self.work.buffer.get_mut(part);
+        Ok(())
+    }
+
+    /// Takes what has arrived of a chunk; answers whether anything had.
+    fn take(
+        &mut self,
+        from: usize,
+        part: &Range<usize>,
+        how: How,
+        taking: &mut Taking,
+    ) -> Result<bool, CollectiveError> {
+        let buffer = self.work.buffer.get_mut(part.clone());
         let (Some(buffer), Some(Some(lane))) = (buffer, self.lanes.get_mut(from)) else {
             return Err(self.patience.broke(from, "there is no way to it"));
         };
-        if how == How::Store {
-            lane.read(0, buffer);
-        } else {
-            let mut block = [0; BLOCK];
-            for (at, into) in buffer.chunks_mut(BLOCK).enumerate() {
-                let (block, _) = block.split_at_mut(into.len());
-                lane.read(at * BLOCK, block);
+        let mut moved = false;
+        while taking.done < buffer.len() {
+            let rest = buffer.get_mut(taking.done..).unwrap_or_default();
+            let filled = if how == How::Store {
+                lane.fill(taking.done, rest)
+            } else {
+                let wanted = rest.len().min(BLOCK);
+                self.block.resize(BLOCK, 0);
+                let block = self.block.get_mut(taking.held..wanted).unwrap_or_default();
+                lane.fill(taking.done + taking.held, block)
+            };
+            let filled = match filled {
+                Ok(0) => break,
+                Ok(filled) => filled,
+                Err(broken) => return Err(self.parted(from, &broken)),
+            };
+            moved = true;
+            if how == How::Store {
+                taking.done += filled;
+                continue;
+            }
+            taking.held += filled;
+            let wanted = rest.len().min(BLOCK);
+            if taking.held == wanted {
+                let (element, reduction) = (self.work.element, self.work.reduction);
+                let (into, _) = rest.split_at_mut(wanted);
+                let block = self.block.get(..wanted).unwrap_or_default();
                 reduce::fold(element, reduction, into, With::Slice(block));
                 if how == How::FoldLast {
                     reduce::finish(element, reduction, into, self.work.ranks);
                 }
+                (taking.done, taking.held) = (taking.done + wanted, 0);
             }
         }
-        lane.release();
-        Ok(())
+        Ok(moved)
     }
 
     /// Sends what is left, and waits until everything has arrived where it should.
@@ -220,9 +303,30 @@ impl Executor<'_, '_> {
             }
             if moved {
                 self.patience.reset();
+            } else if self.behind > 0 {
+                let sleep = |time| sleep_on(self.lanes, None, time);
+                self.patience.pause(None, Rest::Sockets(&sleep))?;
             } else {
                 self.patience.pause(None, Rest::Spin)?;
             }
         }
     }
+}
+
+/// Sleeps until something comes from a rank, or there is room to send to any.
+fn sleep_on(lanes: &[Option<Lane>], from: Option<usize>, time: Duration) {
+    let sockets = lanes.iter().enumerate().filter_map(|(rank, lane)| {
+        let (socket, behind) = lane.as_ref()?.socket()?;
+        let mut flags = PollFlags::empty();
+        flags.set(PollFlags::OUT, behind);
+        flags.set(PollFlags::IN, from == Some(rank));
+        (!flags.is_empty()).then(|| PollFd::from_borrowed_fd(socket, flags))
+    });
+    let mut sockets: Vec<PollFd<'_>> = sockets.collect();
+    if sockets.is_empty() {
+        return std::thread::sleep(time);
+    }
+    let time = Timespec::try_from(time).ok();
+    // What it was interrupted for is looked at in any case.
+    let _ = poll(&mut sockets, time.as_ref());
 }

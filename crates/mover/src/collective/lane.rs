@@ -3,7 +3,9 @@
 
 mod network;
 mod shared;
+mod stream;
 
+use std::os::fd::BorrowedFd;
 use std::time::Duration;
 
 use crowfly_route::receipt::Path;
@@ -13,6 +15,7 @@ use super::arena::{HEAD, Head};
 use super::receipt::PathBytes;
 pub(crate) use network::{Ends, IMMS, NetworkLane};
 pub(crate) use shared::SharedLane;
+pub(crate) use stream::StreamLane;
 
 /// Why a lane no longer works.
 #[derive(Clone, Debug)]
@@ -36,10 +39,11 @@ pub(crate) fn count(moved: &mut Moved, path: Path, bytes: u64) {
 pub(crate) enum Lane {
     Shared(SharedLane),
     Network(Box<NetworkLane>),
+    Stream(Box<StreamLane>),
 }
 
 impl Lane {
-    /// Copies a chunk out, if there is room for it.
+    /// Sends a chunk, if there is room for it; where it was not sent, the next must be the same.
     pub(crate) fn try_send(
         &mut self,
         head: &[u8; HEAD],
@@ -49,22 +53,35 @@ impl Lane {
         match self {
             Self::Shared(lane) => Ok(lane.try_send(head, bytes)),
             Self::Network(lane) => lane.try_send(head, bytes, time),
+            Self::Stream(lane) => lane.try_send(head, bytes),
         }
     }
 
-    /// The chunk that is next, if it has arrived; a head that makes no sense is none of ours.
-    pub(crate) fn arrived(&mut self) -> Option<Option<Head>> {
+    /// The chunk that is next, if its head has arrived; a head that makes no sense is none of ours.
+    pub(crate) fn arrived(&mut self) -> Result<Option<Option<Head>>, Broken> {
         match self {
-            Self::Shared(lane) => lane.arrived(),
-            Self::Network(lane) => lane.arrived(),
+            Self::Shared(lane) => Ok(lane.arrived()),
+            Self::Network(lane) => Ok(lane.arrived()),
+            Self::Stream(lane) => lane.arrived(),
         }
     }
 
-    /// Copies bytes of that chunk.
-    pub(crate) fn read(&self, offset: usize, out: &mut [u8]) {
+    /// Copies as much of that chunk as has arrived and `out` takes, from `offset` on, to which it has
+    /// been copied before; answers how much.
+    pub(crate) fn fill(&mut self, offset: usize, out: &mut [u8]) -> Result<usize, Broken> {
         match self {
             Self::Shared(lane) => lane.read(offset, out),
             Self::Network(lane) => lane.read(offset, out),
+            Self::Stream(lane) => return lane.fill(out),
+        }
+        Ok(out.len())
+    }
+
+    /// The socket that tells of what arrives, where there is one, and whether it is to tell of room.
+    pub(crate) fn socket(&self) -> Option<(BorrowedFd<'_>, bool)> {
+        match self {
+            Self::Shared(_) | Self::Network(_) => None,
+            Self::Stream(lane) => Some((lane.socket(), lane.is_behind())),
         }
     }
 
@@ -73,13 +90,14 @@ impl Lane {
         match self {
             Self::Shared(lane) => lane.release(),
             Self::Network(lane) => lane.release(),
+            Self::Stream(lane) => lane.release(),
         }
     }
 
     /// Whether everything that was sent has arrived.
     pub(crate) fn flushed(&mut self) -> Result<bool, Broken> {
         match self {
-            Self::Shared(_) => Ok(true),
+            Self::Shared(_) | Self::Stream(_) => Ok(true),
             Self::Network(lane) => lane.flushed(),
         }
     }
@@ -88,6 +106,7 @@ impl Lane {
     pub(crate) fn moved(&mut self, into: &mut Moved) {
         match self {
             Self::Shared(lane) => count(into, Path::Shm, std::mem::take(&mut lane.sent_bytes)),
+            Self::Stream(lane) => count(into, Path::Tcp, std::mem::take(&mut lane.sent_bytes)),
             Self::Network(lane) => {
                 for moved in lane.moved.drain(..) {
                     count(into, moved.path, moved.bytes.0);

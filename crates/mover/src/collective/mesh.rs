@@ -13,7 +13,8 @@ use super::verdict::Report;
 use super::{FIRST_IMM, MAX_RANKS};
 use crate::fabric::rendezvous::{Directory, World, announce, meet};
 use crate::fabric::{
-    Fabric, FabricError, Imm, Incarnation, Mailbox, Options, Peer, Reader, RegionDescriptor, Writer,
+    Fabric, FabricError, Imm, Incarnation, Mailbox, Options, Peer, Reader, RegionDescriptor, Token,
+    Writer,
 };
 
 /// What ranks greet each other with.
@@ -34,6 +35,10 @@ pub(crate) struct Card {
     pub arena: RegionDescriptor,
     /// The first of the values that come with what others write into it.
     pub imm: u32,
+    /// The same for ranks that share cores.
+    pub machine: String,
+    /// What each rank that may open a stream to this one opens it with.
+    pub tokens: Vec<(usize, Token)>,
 }
 
 /// The connections of all ranks with each other.
@@ -164,7 +169,12 @@ impl Mesh {
             .u64(group)
             .u32(card.imm)
             .bytes(card.host.as_bytes())
-            .bytes(&arena);
+            .bytes(&arena)
+            .bytes(card.machine.as_bytes())
+            .u16(u16::try_from(card.tokens.len()).unwrap_or(u16::MAX));
+        for (rank, token) in &card.tokens {
+            out.u32(u32::try_from(*rank).unwrap_or(u32::MAX)).raw(token);
+        }
         let message = out.finish();
         let others = members.iter().filter(|rank| **rank != self.me);
         for peer in others.filter_map(|rank| self.peer(*rank)) {
@@ -212,9 +222,22 @@ impl Mesh {
         let (group, imm) = (fields.u64()?, fields.u32()?);
         let host = fields.text(MAX_LABEL)?.to_owned();
         let arena = RegionDescriptor::from_bytes(fields.bytes(usize::from(u16::MAX))?).ok()?;
+        let machine = fields.text(MAX_LABEL)?.to_owned();
+        let count = usize::from(fields.u16()?);
+        let mut tokens = Vec::new();
+        for _ in 0..count.min(MAX_RANKS) {
+            tokens.push((usize::try_from(fields.u32()?).ok()?, fields.array()?));
+        }
+        let card = Card {
+            host,
+            arena,
+            imm,
+            machine,
+            tokens,
+        };
         let mut cards = self.cards();
         if cards.len() < MAX_CARDS {
-            cards.insert((group, from), Card { host, arena, imm });
+            cards.insert((group, from), card);
         }
         drop(cards);
         self.came.notify_all();

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use super::arena::{Layout, read_entry};
 use super::call::Call;
-use super::council::Council;
+use super::council::{Council, HAD_LEFT};
 use super::error::{Called, CollectiveError};
 use super::verdict::{Mismatch, Overdue};
 use crate::fabric::{Backing, Fabric};
@@ -15,6 +15,8 @@ use crate::fabric::{Backing, Fabric};
 const SPINS: u32 = 300;
 /// Turns of giving way to others before sleeping.
 const YIELDS: u32 = 2000;
+/// The same where a socket can wake this thread.
+const SOCKET_YIELDS: u32 = 50;
 /// Turns between two looks at what others on this host call.
 const LOOK: u32 = 256;
 /// The first nap, and the longest.
@@ -27,14 +29,17 @@ const FAREWELL: Duration = Duration::from_millis(100);
 const MOST_GRACE: Duration = Duration::from_secs(2);
 
 /// How to wait.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Rest {
+#[derive(Clone, Copy)]
+pub(crate) enum Rest<'a> {
     /// For another rank, which may be quick.
     Spin,
     /// For the network, which needs the cores: asleep until something arrives.
     UntilArrival,
     /// The same, but something that does not arrive may also help: room to send.
     Briefly,
+    /// For sockets that this thread reads itself: quick at first, then asleep as this does it, for no
+    /// longer than it is told.
+    Sockets(&'a dyn Fn(Duration)),
 }
 
 /// What a call waits with.
@@ -123,9 +128,14 @@ impl<'a> Patience<'a> {
     }
 
     /// One turn of waiting, for something from `on`, if from one.
-    pub(crate) fn pause(&mut self, on: Option<usize>, rest: Rest) -> Result<(), CollectiveError> {
+    pub(crate) fn pause(
+        &mut self,
+        on: Option<usize>,
+        rest: Rest<'_>,
+    ) -> Result<(), CollectiveError> {
         self.turns += 1;
-        if self.turns < SPINS && self.roomy && rest == Rest::Spin {
+        let quick = matches!(rest, Rest::Spin | Rest::Sockets(_));
+        if self.turns < SPINS && self.roomy && quick {
             std::hint::spin_loop();
             return Ok(());
         }
@@ -140,7 +150,7 @@ impl<'a> Patience<'a> {
             // What it sent before it left may have come between the look and now.
             if self.last_chance {
                 self.council
-                    .accuse(|verdict| verdict.lose(rank, self.rank, "it had left"));
+                    .accuse(|verdict| verdict.lose(rank, self.rank, HAD_LEFT));
                 return Err(self.failed());
             }
             self.last_chance = true;
@@ -160,18 +170,15 @@ impl<'a> Patience<'a> {
         if self.turns.is_multiple_of(LOOK) {
             self.compare()?;
         }
-        if rest != Rest::Spin {
-            let most = if rest == Rest::Briefly {
-                NAP
-            } else {
-                LONGEST_NAP
-            };
-            self.fabric.await_arrival(self.seen, most);
-        } else if self.turns < YIELDS {
-            std::thread::yield_now();
-        } else {
-            std::thread::sleep(self.nap);
-            self.nap = (self.nap * 2).min(LONGEST_NAP);
+        match rest {
+            Rest::UntilArrival => self.fabric.await_arrival(self.seen, LONGEST_NAP),
+            Rest::Briefly => self.fabric.await_arrival(self.seen, NAP),
+            Rest::Sockets(sleep) if self.roomy || self.turns >= SOCKET_YIELDS => sleep(LONGEST_NAP),
+            _ if self.turns < YIELDS => std::thread::yield_now(),
+            _ => {
+                std::thread::sleep(self.nap);
+                self.nap = (self.nap * 2).min(LONGEST_NAP);
+            }
         }
         Ok(())
     }

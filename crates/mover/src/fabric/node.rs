@@ -40,6 +40,9 @@ use super::totals::Totals;
 use crate::strangers::Strangers;
 
 mod meeting;
+mod stream;
+
+pub(crate) use stream::{Awaited, Stream, Token};
 
 /// Connections that may be in the middle of their handshake.
 const MAX_PENDING: usize = 64;

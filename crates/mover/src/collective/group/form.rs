@@ -3,6 +3,9 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use crowfly_route::policy::Policy;
+use crowfly_route::receipt::Path;
+
 use super::{CallOptions, Group, GroupSettings};
 use crate::collective::Element;
 use crate::collective::arena::Layout;
@@ -11,16 +14,18 @@ use crate::collective::council::Council;
 use crate::collective::error::CollectiveError;
 use crate::collective::flat::Flat;
 use crate::collective::hosts::Hosts;
-use crate::collective::lane::{Ends, IMMS, Lane, NetworkLane, SharedLane};
+use crate::collective::lane::{Ends, IMMS, Lane, NetworkLane, SharedLane, StreamLane};
 use crate::collective::mesh::{Card, Mesh};
 use crate::collective::patience::grace;
 use crate::fabric::rendezvous::Directory;
-use crate::fabric::{Access, Backing, Buffer, Fabric, FabricError};
+use crate::fabric::{Access, Awaited, Backing, Buffer, Fabric, FabricError, Peer, Stream};
 
 /// The number of the group of all ranks.
 const WORLD: u64 = 0;
 /// In the place of a child's ordinal, which counts from 1: what the ranks say when they have joined.
 const JOINED: u64 = 0;
+/// How often it is looked whether a stream has come.
+const GLANCE: Duration = Duration::from_millis(1);
 
 /// What the ranks of one host have in common, and others do not: the boot of the kernel, the network
 /// namespace in which they find each other's socket, and the user.
@@ -39,6 +44,31 @@ fn unmapped(rank: usize) -> CollectiveError {
     CollectiveError::Forming(format!(
         "the memory of rank {rank} on this host cannot be mapped; give its ranks different host labels to go by the network"
     ))
+}
+
+/// Whether numbers for a peer had best go by a stream that the calling thread writes itself: where
+/// the fabric would send them by one socket rail, and by nothing else.
+fn wants_stream(peer: &Peer, policy: Policy) -> bool {
+    let rails = peer.rails();
+    let mut rails = rails
+        .iter()
+        .filter(|rail| policy != Policy::Socket || rail.path == Path::Tcp);
+    let only = rails.next().is_some_and(|rail| rail.path == Path::Tcp);
+    only && rails.next().is_none() && policy != Policy::Require
+}
+
+/// The stream that a peer was given leave to open, once it has.
+fn accepted(awaited: &Awaited, rank: usize, until: Instant) -> Result<Stream, CollectiveError> {
+    loop {
+        if let Some(stream) = awaited.take() {
+            return Ok(stream);
+        }
+        if Instant::now() >= until {
+            let what = format!("rank {rank} did not open its stream in time");
+            return Err(CollectiveError::Forming(what));
+        }
+        std::thread::sleep(GLANCE);
+    }
 }
 
 /// A number for a group that all its members work out alike.
@@ -146,10 +176,24 @@ impl Group {
             (Some(label), true) => label.clone(),
             (None, true) => host_label(),
         };
+        // The later of two ranks opens the stream to the earlier, which it has dialled before.
+        let awaited: Vec<Option<Awaited>> = members
+            .iter()
+            .enumerate()
+            .map(|(rank, member)| {
+                let peer = mesh.peer(*member).filter(|_| rank > me)?;
+                wants_stream(peer, settings.policy).then(|| mesh.fabric.await_stream().ok())?
+            })
+            .collect();
+        let tokens = awaited.iter().enumerate();
         let card = Card {
             host,
             arena: arena.descriptor().clone(),
             imm: mesh.imms(IMMS * u32::try_from(ranks).unwrap_or(u32::MAX)),
+            machine: host_label(),
+            tokens: tokens
+                .filter_map(|(rank, awaited)| Some((rank, awaited.as_ref()?.token())))
+                .collect(),
         };
         let our_imm = card.imm;
         let cards = mesh.exchange(id, &members, card.clone(), until)?;
@@ -167,7 +211,22 @@ impl Group {
                 continue;
             }
             let peer = mesh.peer(*member).ok_or_else(|| unmapped(rank))?;
-            if !hosts.together(me, rank) {
+            let apart = !hosts.together(me, rank);
+            let stream = match awaited.get(rank).and_then(Option::as_ref) {
+                _ if !apart => None,
+                Some(awaited) => Some(accepted(awaited, rank, until)?),
+                None => {
+                    let token = card.tokens.iter().find(|(of, _)| *of == me);
+                    token
+                        .map(|(_, token)| mesh.fabric.open_stream(peer.address(), *token, until))
+                        .transpose()?
+                }
+            };
+            if let Some(stream) = stream {
+                lanes.push(Some(Lane::Stream(Box::new(StreamLane::new(stream)))));
+                continue;
+            }
+            if apart {
                 lanes.push(Some(Lane::Network(Box::new(NetworkLane::new(
                     layout,
                     Ends {
@@ -198,7 +257,8 @@ impl Group {
         let boards: Vec<Arc<Backing>> = near.iter().flatten().cloned().collect();
         let flat = (boards.len() == ranks).then(|| Flat::new(layout, me, boards));
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
-        let roomy = hosts.around(me).0.len() <= cores;
+        let here = cards.iter().filter(|other| other.machine == card.machine);
+        let roomy = here.count() <= cores;
         mesh.councils.insert(&council);
         // Nobody may leave before everybody has mapped its memory.
         mesh.exchange(number_of(id, JOINED, &members), &members, card, until)?;
