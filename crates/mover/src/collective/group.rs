@@ -107,6 +107,8 @@ pub struct Group {
     lanes: Vec<Option<Lane>>,
     flat: Option<Flat>,
     roomy: bool,
+    /// Whether all ranks run on one machine, however they reach each other.
+    one_machine: bool,
     number: u64,
     children: u64,
     failure: Option<CollectiveError>,

@@ -110,7 +110,7 @@ impl Circle<'_> {
 }
 
 /// A range cut into pieces of `chunk` at most.
-fn chunks(part: Range<usize>, chunk: usize) -> impl Iterator<Item = Range<usize>> {
+pub(crate) fn chunks(part: Range<usize>, chunk: usize) -> impl Iterator<Item = Range<usize>> {
     let end = part.end;
     let starts = part.step_by(chunk.max(1));
     starts.map(move |start| start..end.min(start.saturating_add(chunk.max(1))))

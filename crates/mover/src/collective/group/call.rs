@@ -20,6 +20,9 @@ use crate::collective::receipt::{COLLECTIVE_SCHEMA, CollectiveReceipt};
 use crate::collective::reduce::{self, Reduction};
 use crate::collective::schedule::{self, Circle, Schedule};
 
+/// Bytes of a span that each rank reduces.
+const SPAN_OF_A_RANK: usize = 1 << 20;
+
 /// What a call works on.
 enum Data<'a> {
     /// One buffer, in which the result is.
@@ -402,6 +405,7 @@ impl Group {
             me,
             hosts: &self.hosts,
             chunk: (self.layout.chunk / element.size()).max(1),
+            span: self.span(element),
         };
         let actions = plan.schedule(&task, choice.algorithm);
         let mut scratch = std::mem::take(&mut self.scratch);
@@ -470,12 +474,27 @@ impl Group {
     }
 }
 
+impl Group {
+    /// Numbers of a span. Links inside a machine are as fast as its memory, so there it pays to reduce
+    /// what was sent, and to get it back, while it is in the caches; links between machines are slower,
+    /// and the steps of a span would cost more than that saves.
+    fn span(&self, element: Element) -> usize {
+        if self.one_machine {
+            (SPAN_OF_A_RANK * self.members.len() / element.size()).max(1)
+        } else {
+            usize::MAX
+        }
+    }
+}
+
 /// What a schedule is made of.
 struct Plan<'a> {
     group: usize,
     me: usize,
     hosts: &'a crate::collective::hosts::Hosts,
     chunk: usize,
+    /// Numbers that an all-reduce by shares is done with before it goes on to the next.
+    span: usize,
 }
 
 impl Plan<'_> {
@@ -498,7 +517,9 @@ impl Plan<'_> {
                 schedule::direct_reduce(&mut out, &circle, &one);
             }
             (Collective::AllReduce, Algorithm::Halving) => {
-                schedule::halving_reduce(&mut out, &circle, &one);
+                for span in schedule::chunks(one, self.span) {
+                    schedule::halving_reduce(&mut out, &circle, &span);
+                }
             }
             (Collective::AllReduce, Algorithm::Doubling) => {
                 schedule::doubling_reduce(&mut out, &circle, &one);
@@ -506,7 +527,11 @@ impl Plan<'_> {
             (Collective::AllReduce, Algorithm::Tree) => {
                 schedule::tree_reduce(&mut out, &circle, &one);
             }
-            (Collective::AllReduce, _) => schedule::ring_reduce(&mut out, &circle, &one),
+            (Collective::AllReduce, _) => {
+                for span in schedule::chunks(one, self.span) {
+                    schedule::ring_reduce(&mut out, &circle, &span);
+                }
+            }
             (Collective::ReduceScatter, Algorithm::Direct) => {
                 schedule::direct_scatter(&mut out, &circle, &all);
             }

@@ -258,7 +258,8 @@ impl Group {
         let flat = (boards.len() == ranks).then(|| Flat::new(layout, me, boards));
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
         let here = cards.iter().filter(|other| other.machine == card.machine);
-        let roomy = here.count() <= cores;
+        let here = here.count();
+        let (roomy, one_machine) = (here <= cores, here == ranks);
         mesh.councils.insert(&council);
         // Nobody may leave before everybody has mapped its memory.
         mesh.exchange(number_of(id, JOINED, &members), &members, card, until)?;
@@ -276,6 +277,7 @@ impl Group {
             lanes,
             flat,
             roomy,
+            one_machine,
             number: 0,
             children: 0,
             failure: None,
