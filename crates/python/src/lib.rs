@@ -6,7 +6,8 @@
 //! 1. [`view`] and [`tensor`]: memory with a shape; [`dlpack`], [`buffer`]: how other libraries take it;
 //! 2. [`load`]: transfers; [`open`]: lazy reading of one tensor or slice at a time;
 //! 3. [`save`], [`borrow`]: writing, from others' memory; [`checkpoint`]: training's checkpoints;
-//! 4. [`fault`]: what went wrong, as an exception.
+//! 4. [`ranks`]: collectives;
+//! 5. [`fault`]: what went wrong, as an exception.
 
 mod borrow;
 mod buffer;
@@ -19,6 +20,7 @@ mod index;
 mod layout;
 mod machine;
 mod open;
+mod ranks;
 mod region;
 mod save;
 mod tensor;
@@ -43,6 +45,8 @@ mod _crowfly {
     use super::machine::{doctor_json, route_json, topology_json};
     #[pymodule_export]
     use super::open::Opened;
+    #[pymodule_export]
+    use super::ranks::Ranks;
     #[pymodule_export]
     use super::region::Region;
     #[pymodule_export]

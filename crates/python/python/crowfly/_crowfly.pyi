@@ -274,6 +274,55 @@ class Restoring:
         self, progress: Optional[Callable[[int, int], object]] = None
     ) -> tuple[list[str], int, int]: ...
 
+@final
+class Ranks:
+    """The ranks of a job, as one of them. Memory comes as address and length, and is lent for the call."""
+
+    def __new__(
+        cls,
+        store: object,
+        job: str,
+        rank: int,
+        size: int,
+        *,
+        key: str,
+        address: str,
+        shm: bool,
+        timeout: float,
+    ) -> Ranks: ...
+    @property
+    def rank(self) -> int: ...
+    @property
+    def size(self) -> int: ...
+    @property
+    def origin(self) -> list[int]: ...
+    def all_reduce(
+        self, data: tuple[int, int], element: str, reduction: str, timeout: float
+    ) -> str: ...
+    def reduce_scatter(
+        self,
+        input: tuple[int, int],
+        output: tuple[int, int],
+        element: str,
+        reduction: str,
+        timeout: float,
+    ) -> str: ...
+    def all_gather(
+        self, input: tuple[int, int], output: tuple[int, int], timeout: float
+    ) -> str: ...
+    def broadcast(self, data: tuple[int, int], root: int, timeout: float) -> str: ...
+    def all_to_all(
+        self,
+        input: tuple[int, int],
+        to: Sequence[int],
+        output: tuple[int, int],
+        from_: Sequence[int],
+        timeout: float,
+    ) -> str: ...
+    def barrier(self, timeout: float) -> str: ...
+    def shrink(self, timeout: float) -> Ranks: ...
+    def close(self) -> None: ...
+
 def latest_step(folder: str | os.PathLike[str]) -> Optional[int]: ...
 def steps_json(folder: str | os.PathLike[str]) -> str: ...
 def prune_steps(

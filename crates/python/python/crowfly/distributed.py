@@ -1,0 +1,544 @@
+"""A backend of ``torch.distributed`` for tensors in host memory, with typed failures and receipts.
+
+Importing this module registers it::
+
+    import crowfly.distributed
+    torch.distributed.init_process_group("crowfly")
+
+Ranks of one host share memory, others reach each other by TCP; see ``receipt()`` for what the last collective of
+a group did. The key by which ranks know each other goes through PyTorch's store: whoever can read the store can
+join the job, as with PyTorch's own backends.
+
+When a rank dies, every other rank gets the same :class:`RanksLost` from ``wait()`` within the time limit, and so
+does every later call; :func:`failure` gives it where PyTorch has made another exception of it, as
+``DistributedDataParallel`` does.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import secrets
+import socket
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from datetime import timedelta
+from typing import Any, Optional
+
+import torch
+import torch.distributed as dist
+
+from ._collective import CollectiveError, CollectiveLate, CollectiveMismatch, RanksLost
+from ._crowfly import Ranks
+from .errors import UsageError
+
+__all__ = [
+    "CollectiveError",
+    "CollectiveLate",
+    "CollectiveMismatch",
+    "Options",
+    "ProcessGroup",
+    "RanksLost",
+    "failure",
+    "receipt",
+]
+
+ELEMENTS = {
+    torch.float32: "f32",
+    torch.float64: "f64",
+    torch.float16: "f16",
+    torch.bfloat16: "bf16",
+    torch.int8: "i8",
+    torch.int16: "i16",
+    torch.int32: "i32",
+    torch.int64: "i64",
+    torch.uint8: "u8",
+    # As bytes that are 0 or 1; a sum of them is none.
+    torch.bool: "u8",
+}
+REDUCTIONS = {
+    dist.ReduceOp.SUM: "sum",
+    dist.ReduceOp.AVG: "mean",
+    dist.ReduceOp.MIN: "min",
+    dist.ReduceOp.MAX: "max",
+}
+KEY = "crowfly-key"
+LOOPBACK = "127.0.0.1"
+
+
+class Options:
+    """How ranks reach each other; ``init_process_group(..., pg_options=Options(address="10.0.0.5"))``.
+
+    Attributes:
+        address: the IP address that other hosts reach this rank at. Left out, it is the one by which this host
+            reaches the store, or loopback where the store is on this host.
+        shm: whether ranks of one host share memory.
+    """
+
+    def __init__(self, address: Optional[str] = None, *, shm: bool = True) -> None:
+        self.address = address
+        self.shm = shm
+
+
+class _Work(dist._Work):  # type: ignore[name-defined,misc]  # the base class has no public name
+    """A collective that is under way."""
+
+    def __init__(self, tensors: list[torch.Tensor]) -> None:
+        super().__init__()
+        self._tensors = tensors
+        self._ended: torch.futures.Future[Any] = torch.futures.Future()
+        self._error: Optional[BaseException] = None
+        # A future of PyTorch has an error of its own, for those who wait for it in C++, only where a callback
+        # raised it.
+        self._future = self._ended.then(lambda _: self._outcome())
+
+    def _outcome(self) -> list[torch.Tensor]:
+        if self._error is not None:
+            raise self._error
+        return self._tensors
+
+    def _end(self, error: Optional[BaseException]) -> None:
+        self._error = error
+        self._ended.set_result(None)
+
+    def is_completed(self) -> bool:
+        return bool(self._ended.done())
+
+    def is_success(self) -> bool:
+        return self.is_completed() and self._error is None
+
+    def exception(self) -> Optional[BaseException]:
+        return self._error
+
+    def wait(self, timeout: Optional[timedelta] = None) -> bool:
+        """Waits until it has ended, which the time limit of the call sees to; raises why it failed."""
+        del timeout
+        self._ended.wait()
+        self._outcome()
+        return True
+
+    def synchronize(self) -> None:
+        self.wait()
+
+    def result(self) -> list[torch.Tensor]:
+        return self._outcome()
+
+    def get_future(self) -> torch.futures.Future[Any]:
+        return self._future
+
+
+class _Directory:
+    """PyTorch's store, as the library asks for it."""
+
+    def __init__(self, store: Any) -> None:
+        self._store = store
+
+    def put(self, name: str, entry: str) -> None:
+        self._store.set(name, entry)
+
+    def get(self, name: str) -> Optional[str]:
+        if not self._store.check([name]):
+            return None
+        entry: bytes = self._store.get(name)
+        return entry.decode()
+
+
+class ProcessGroup(dist.ProcessGroup):
+    """The ranks of a job or of a part of it, for PyTorch.
+
+    Calls are carried out one after the other by a thread of the group, so they may be waited for later.
+    """
+
+    def __init__(self, ranks: Ranks, timeout: float) -> None:
+        super().__init__(ranks.rank, ranks.size)
+        self._ranks = ranks
+        self._timeout = timeout
+        self._thread = ThreadPoolExecutor(1, "crowfly-collectives")
+        self._receipt: Optional[str] = None
+        self._failure: Optional[CollectiveError] = None
+
+    def getBackendName(self) -> str:
+        return "crowfly"
+
+    def name(self) -> str:
+        return "crowfly"
+
+    def rank(self) -> int:
+        return self._ranks.rank
+
+    def size(self) -> int:
+        return self._ranks.size
+
+    @property
+    def failure(self) -> Optional[CollectiveError]:
+        """Why the group makes no call any more, if it does not."""
+        return self._failure
+
+    def receipt(self) -> Optional[dict[str, Any]]:
+        """What the last collective that ended well did."""
+        return None if self._receipt is None else json.loads(self._receipt)
+
+    def shrink(self, timeout: Optional[float] = None) -> ProcessGroup:
+        """The ranks that are left after a failure, as a group of its own; all of them call it."""
+        seconds = self._timeout if timeout is None else timeout
+        return ProcessGroup(self._ranks.shrink(seconds), self._timeout)
+
+    def shutdown(self) -> None:
+        self._thread.shutdown()
+        self._ranks.close()
+
+    def abort(self) -> None:
+        self.shutdown()
+
+    def _start(
+        self, opts: Any, tensors: list[torch.Tensor], call: Callable[[float], Optional[str]]
+    ) -> _Work:
+        """Has the group's thread make a call; ``call`` gets its time in seconds and answers the receipt."""
+        for tensor in tensors:
+            if tensor.device.type != "cpu" or tensor.layout is not torch.strided:
+                raise UsageError(
+                    f"the backend crowfly takes dense tensors in host memory, not a {tensor.layout} tensor"
+                    f" on {tensor.device}",
+                    "not-host-memory",
+                )
+        limit = getattr(opts, "timeout", None)
+        seconds = limit.total_seconds() if isinstance(limit, timedelta) else 0.0
+        # PyTorch says a negative or no time where the group's own holds.
+        seconds = min(seconds, self._timeout) if seconds > 0 else self._timeout
+        work = _Work(tensors)
+
+        def run() -> None:
+            error: Optional[BaseException] = None
+            try:
+                self._receipt = call(seconds) or self._receipt
+            except CollectiveError as failed:
+                self._failure = error = failed
+            except BaseException as other:  # noqa: BLE001  # whoever waits is to hear of it
+                error = other
+            work._end(error)
+
+        self._thread.submit(run)
+        return work
+
+    def allreduce(self, tensors: list[torch.Tensor], opts: Any = None) -> _Work:
+        reduction = _reduction(opts)
+        for tensor in tensors:
+            _refuse_sums_of_bools(tensor, reduction)
+
+        def call(seconds: float) -> Optional[str]:
+            receipt = None
+            for tensor in tensors:
+                with _compact(tensor) as data:
+                    receipt = self._ranks.all_reduce(
+                        _memory(data), _element(data), reduction, seconds
+                    )
+            return receipt
+
+        return self._start(opts, tensors, call)
+
+    def allreduce_coalesced(self, tensors: list[torch.Tensor], opts: Any = None) -> _Work:
+        return self.allreduce(tensors, opts)
+
+    def reduce(self, tensors: list[torch.Tensor], opts: Any) -> _Work:
+        # Everyone has the result, and all but the root forget it.
+        reduction, root = _reduction(opts), opts.rootRank
+        for tensor in tensors:
+            _refuse_sums_of_bools(tensor, reduction)
+
+        def call(seconds: float) -> Optional[str]:
+            receipt = None
+            for tensor in tensors:
+                data = tensor.detach().clone(memory_format=torch.contiguous_format)
+                receipt = self._ranks.all_reduce(_memory(data), _element(data), reduction, seconds)
+                if self._ranks.rank == root:
+                    tensor.detach().copy_(data)
+            return receipt
+
+        return self._start(opts, tensors, call)
+
+    def broadcast(self, tensors: list[torch.Tensor], opts: Any) -> _Work:
+        root = opts.rootRank
+
+        def call(seconds: float) -> Optional[str]:
+            receipt = None
+            for tensor in tensors:
+                with _compact(tensor) as data:
+                    receipt = self._ranks.broadcast(_memory(data), root, seconds)
+            return receipt
+
+        return self._start(opts, tensors, call)
+
+    def allgather(
+        self, outputs: list[list[torch.Tensor]], inputs: list[torch.Tensor], opts: Any = None
+    ) -> _Work:
+        def call(seconds: float) -> Optional[str]:
+            receipt = None
+            for out, own in zip(outputs, inputs):
+                own = own.detach().contiguous()
+                whole = own.new_empty((len(out), *own.shape))
+                receipt = self._ranks.all_gather(_memory(own), _memory(whole), seconds)
+                for tensor, part in zip(out, whole):
+                    tensor.detach().copy_(part.view(tensor.shape))
+            return receipt
+
+        return self._start(opts, [tensor for out in outputs for tensor in out], call)
+
+    def all_gather_single(self, output: torch.Tensor, own: torch.Tensor, opts: Any = None) -> _Work:
+        def call(seconds: float) -> Optional[str]:
+            with _compact(output) as whole:
+                own_part = own.detach().contiguous()
+                if _overlap(own_part, whole):
+                    own_part = own_part.clone()
+                return self._ranks.all_gather(_memory(own_part), _memory(whole), seconds)
+
+        return self._start(opts, [output], call)
+
+    def reduce_scatter(
+        self, outputs: list[torch.Tensor], inputs: list[list[torch.Tensor]], opts: Any = None
+    ) -> _Work:
+        reduction = _reduction(opts)
+
+        def call(seconds: float) -> Optional[str]:
+            receipt = None
+            for output, parts in zip(outputs, inputs):
+                whole = torch.cat([part.detach().reshape(-1) for part in parts])
+                receipt = self._scatter_reduced(output, whole, reduction, seconds)
+            return receipt
+
+        return self._start(opts, outputs, call)
+
+    def reduce_scatter_single(
+        self, output: torch.Tensor, whole: torch.Tensor, opts: Any = None
+    ) -> _Work:
+        reduction = _reduction(opts)
+
+        def call(seconds: float) -> Optional[str]:
+            return self._scatter_reduced(output, whole.detach().contiguous(), reduction, seconds)
+
+        return self._start(opts, [output], call)
+
+    def _scatter_reduced(
+        self, output: torch.Tensor, whole: torch.Tensor, reduction: str, seconds: float
+    ) -> str:
+        _refuse_sums_of_bools(output, reduction)
+        with _compact(output) as own:
+            if _overlap(own, whole):
+                whole = whole.clone()
+            memory = (_memory(whole), _memory(own))
+            return self._ranks.reduce_scatter(*memory, _element(own), reduction, seconds)
+
+    def all_to_all_single(
+        self,
+        output: torch.Tensor,
+        source: torch.Tensor,
+        output_split_sizes: Optional[list[int]] = None,
+        input_split_sizes: Optional[list[int]] = None,
+        opts: Any = None,
+    ) -> _Work:
+        to = self._splits(source, input_split_sizes)
+        from_each = self._splits(output, output_split_sizes)
+
+        def call(seconds: float) -> Optional[str]:
+            with _compact(output) as into:
+                data = source.detach().contiguous()
+                return self._ranks.all_to_all(
+                    _memory(data), to, _memory(into), from_each, seconds
+                )
+
+        return self._start(opts, [output], call)
+
+    def _splits(self, tensor: torch.Tensor, sizes: Optional[Sequence[int]]) -> list[int]:
+        """Bytes for each rank of a tensor that is split along its first dimension."""
+        rows = tensor.shape[0] if tensor.dim() else 1
+        if not sizes:
+            if rows % self.size():
+                raise UsageError(f"{rows} rows cannot be split evenly among {self.size()} ranks")
+            sizes = [rows // self.size()] * self.size()
+        row = tensor.numel() // max(1, rows) * tensor.element_size()
+        return [size * row for size in sizes]
+
+    def alltoall(
+        self, outputs: list[torch.Tensor], inputs: list[torch.Tensor], opts: Any = None
+    ) -> _Work:
+        return self._exchange(opts, inputs, outputs)
+
+    def gather(
+        self, outputs: list[list[torch.Tensor]], inputs: list[torch.Tensor], opts: Any
+    ) -> _Work:
+        sent: list[Optional[torch.Tensor]] = [None] * self.size()
+        sent[opts.rootRank] = inputs[0]
+        received = outputs[0] if outputs else [None] * self.size()
+        return self._exchange(opts, sent, received)
+
+    def scatter(
+        self, outputs: list[torch.Tensor], inputs: list[list[torch.Tensor]], opts: Any
+    ) -> _Work:
+        sent = inputs[0] if inputs else [None] * self.size()
+        received: list[Optional[torch.Tensor]] = [None] * self.size()
+        received[opts.rootRank] = outputs[0]
+        return self._exchange(opts, sent, received)
+
+    def _exchange(
+        self,
+        opts: Any,
+        sent: Sequence[Optional[torch.Tensor]],
+        received: Sequence[Optional[torch.Tensor]],
+    ) -> _Work:
+        """Sends each rank a tensor, or nothing, and receives one from each."""
+
+        def call(seconds: float) -> Optional[str]:
+            to = [0 if part is None else _bytes(part) for part in sent]
+            from_each = [0 if part is None else _bytes(part) for part in received]
+            parts = [_flat(part) for part in sent if part is not None]
+            source = torch.cat(parts) if parts else torch.empty(0, dtype=torch.uint8)
+            into = torch.empty(sum(from_each), dtype=torch.uint8)
+            memory = (_memory(source), to, _memory(into), from_each)
+            receipt = self._ranks.all_to_all(*memory, seconds)
+            at = 0
+            for tensor, length in zip(received, from_each):
+                if tensor is not None:
+                    part = into[at : at + length].view(tensor.dtype).view(tensor.shape)
+                    tensor.detach().copy_(part)
+                at += length
+            return receipt
+
+        return self._start(opts, [tensor for tensor in received if tensor is not None], call)
+
+    def barrier(self, opts: Any = None) -> _Work:
+        return self._start(opts, [], self._ranks.barrier)
+
+    # Names that other versions of PyTorch call the same by.
+    _allgather_base = all_gather_single
+    _reduce_scatter_base = reduce_scatter_single
+    alltoall_base = all_to_all_single
+
+    def all_gather_single_coalesced(
+        self, outputs: list[torch.Tensor], inputs: list[torch.Tensor], opts: Any = None
+    ) -> _Work:
+        works = [self.all_gather_single(out, own, opts) for out, own in zip(outputs, inputs)]
+        return works[-1]
+
+    allgather_into_tensor_coalesced = all_gather_single_coalesced
+
+    def reduce_scatter_single_coalesced(
+        self, outputs: list[torch.Tensor], inputs: list[torch.Tensor], opts: Any = None
+    ) -> _Work:
+        works = [self.reduce_scatter_single(out, all_, opts) for out, all_ in zip(outputs, inputs)]
+        return works[-1]
+
+    reduce_scatter_tensor_coalesced = reduce_scatter_single_coalesced
+
+    def send(self, tensors: list[torch.Tensor], dst: int, tag: int) -> _Work:
+        raise UsageError("the backend crowfly has no send", "not-built", "use another backend for it")
+
+    def recv(self, tensors: list[torch.Tensor], src: int, tag: int) -> _Work:
+        raise UsageError("the backend crowfly has no recv", "not-built", "use another backend for it")
+
+
+def _reduction(opts: Any) -> str:
+    wanted = dist.ReduceOp.SUM if opts is None else opts.reduceOp
+    for known, name in REDUCTIONS.items():
+        if wanted == known:
+            return name
+    raise UsageError(
+        f"the backend crowfly cannot reduce by {wanted}", "bad-reduction", "SUM, AVG, MIN and MAX can be had"
+    )
+
+
+def _refuse_sums_of_bools(tensor: torch.Tensor, reduction: str) -> None:
+    if tensor.dtype is torch.bool and reduction in ("sum", "mean"):
+        raise UsageError(f"the {reduction} of bools is none", "bad-reduction", "take MAX for any, MIN for all")
+
+
+def _element(tensor: torch.Tensor) -> str:
+    element = ELEMENTS.get(tensor.dtype)
+    if element is None:
+        known = ", ".join(str(dtype) for dtype in ELEMENTS)
+        raise UsageError(f"{tensor.dtype} cannot be reduced", "bad-element", f"these can: {known}")
+    return element
+
+
+def _bytes(tensor: torch.Tensor) -> int:
+    return tensor.numel() * tensor.element_size()
+
+
+def _memory(tensor: torch.Tensor) -> tuple[int, int]:
+    return tensor.data_ptr(), _bytes(tensor)
+
+
+def _flat(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor.detach().contiguous().reshape(-1).view(torch.uint8)
+
+
+def _overlap(one: torch.Tensor, other: torch.Tensor) -> bool:
+    (a, a_len), (b, b_len) = _memory(one), _memory(other)
+    return a < b + b_len and b < a + a_len
+
+
+@contextlib.contextmanager
+def _compact(tensor: torch.Tensor) -> Any:
+    """The tensor's own memory where it has no gaps, or else a copy that is copied back."""
+    detached = tensor.detach()
+    if detached.is_contiguous():
+        yield detached
+        return
+    copy = detached.contiguous()
+    yield copy
+    detached.copy_(copy)
+
+
+def _address(options: Optional[Options], store: Any) -> str:
+    """The address that others reach this rank at."""
+    if options is not None and options.address:
+        return options.address
+    while hasattr(store, "underlying_store"):
+        store = store.underlying_store
+    host = getattr(store, "host", None)
+    if not host or host in ("localhost", LOOPBACK, "::1"):
+        return LOOPBACK
+    # Nothing is sent: this asks the kernel which way it would go.
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        probe.connect((host, store.port))
+        own: str = probe.getsockname()[0]
+        return own
+
+
+def _create(given: Any, options: Any) -> ProcessGroup:
+    options = options if isinstance(options, Options) else None
+    store, rank, size = given.store, given.group_rank, given.group_size
+    seconds = given.timeout.total_seconds()
+    if rank == 0:
+        store.set(KEY, secrets.token_hex(32))
+    key: bytes = store.get(KEY)
+    ranks = Ranks(
+        _Directory(store),
+        "torch",
+        rank,
+        size,
+        key=key.decode(),
+        address=_address(options, store),
+        shm=options is None or options.shm,
+        timeout=seconds,
+    )
+    return ProcessGroup(ranks, seconds)
+
+
+def _of(group: Optional[dist.ProcessGroup]) -> ProcessGroup:
+    found = dist.group.WORLD if group is None else group
+    if not isinstance(found, ProcessGroup):
+        raise UsageError("the group has another backend than crowfly")
+    return found
+
+
+def failure(group: Optional[dist.ProcessGroup] = None) -> Optional[CollectiveError]:
+    """Why a group, the default one unless given, makes no call any more; ``None`` while it does."""
+    return _of(group).failure
+
+
+def receipt(group: Optional[dist.ProcessGroup] = None) -> Optional[dict[str, Any]]:
+    """What the last collective of a group did: algorithm and why, bytes by the way they went, time and waiting."""
+    return _of(group).receipt()
+
+
+if "CROWFLY" not in dist.Backend._plugins:
+    dist.Backend.register_backend("crowfly", _create, extended_api=True, devices=["cpu"])
