@@ -1,6 +1,7 @@
 //! Values into text for people. Pure: a renderer takes a value and a width and returns a string.
 
 pub mod bench_collective;
+pub mod bench_collective_picture;
 pub mod bench_net;
 pub mod bench_picture;
 pub mod block;
@@ -22,6 +23,7 @@ pub mod map_svg;
 pub mod map_tree;
 pub mod obstacle;
 pub mod plan;
+pub mod plot;
 pub mod progress;
 pub mod race;
 pub mod race_picture;

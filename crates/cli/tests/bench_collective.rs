@@ -84,11 +84,17 @@ fn given_tcp_all_bytes_go_by_it_and_the_algorithm_asked_for_is_used() {
         "ring",
         "--json",
     ];
+    let picture = folder("bench-collective-tcp").join("all-reduce.svg");
     let output = bench(&[&arguments[..], &SMALL].concat())
+        .arg("--svg")
+        .arg(&picture)
         .output()
         .expect("runs");
     assert_eq!(output.status.code(), Some(0));
+    let picture = fs::read_to_string(picture).expect("the picture");
+    assert!(roxmltree::Document::parse(&picture).is_ok());
     for point in document(&output)["points"].as_array().expect("points") {
+        assert_eq!(point["ceiling"]["provenance"]["kind"], "measured");
         let receipt = &point["samples"][0]["receipt"];
         assert_eq!(
             (&receipt["algorithm"], &receipt["because"]),
@@ -147,6 +153,8 @@ fn given_what_cannot_be_measured_it_is_refused_at_once() {
             document(&output)["error"]["message"].to_string(),
         )
     };
+    let (status, message) = refused(&["--svg", "/no/such/folder/a.svg"]);
+    assert_eq!(status, Some(73), "{message}");
     let (status, message) = refused(&["--size", "7"]);
     assert_eq!(status, Some(64));
     assert!(message.contains("--size 7: a buffer has 8 to"), "{message}");

@@ -80,6 +80,7 @@ pub use scheduler::{MAX_FLIGHTS, STRIPE};
 pub(crate) use session::Mailbox;
 pub use session::{MAX_CHECKED_RUNS, MAX_INBOX, MAX_SENDING};
 pub use settings::{Options, Settings};
+pub(crate) use socket::unpace;
 pub use totals::{NicTotals, PathTotals, PeerTotals, Port, Totals};
 pub use transfer::{Checked, Delivery, LeftOut, NicShare, Outcome, Transfer, Written};
 pub(crate) use wire::HEADER as STREAM_HEADER;

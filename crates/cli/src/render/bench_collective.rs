@@ -10,9 +10,9 @@ use super::table::Table as Lines;
 use super::text::{count, harmless, wrap};
 use crate::commands::bench::collective::{Point, Table};
 
-/// The measurements in at most `columns` columns.
-pub fn render(table: &Table, columns: usize) -> String {
-    let title = format!(
+/// What was measured, in one line.
+pub(super) fn title(table: &Table) -> String {
+    format!(
         "Collectives of {} on {}, {} by {}{}",
         count(table.ranks, "rank"),
         count(table.hosts, "host"),
@@ -23,17 +23,25 @@ pub fn render(table: &Table, columns: usize) -> String {
         } else {
             ""
         },
-    );
-    let mut text = wrap(&title, columns, "", "  ") + "\n";
+    )
+}
+
+/// How it was measured.
+pub(super) fn how(table: &Table) -> String {
     let load = table.load.map_or_else(String::new, |load| {
         format!(", load {} at the end", significant(load))
     });
-    let how = format!(
+    format!(
         "{}, taken in turns; times are medians; {}{load}.",
         count(usize::from(table.rounds), "round"),
         count(table.processors, "processor"),
-    );
-    text.push_str(&paint(FAINT, wrap(&how, columns, "", "")));
+    )
+}
+
+/// The measurements in at most `columns` columns.
+pub fn render(table: &Table, columns: usize) -> String {
+    let mut text = wrap(&title(table), columns, "", "  ") + "\n";
+    text.push_str(&paint(FAINT, wrap(&how(table), columns, "", "")));
     text.push_str("\n\n");
     let mut lines = Lines::new()
         .text("what")
@@ -93,7 +101,9 @@ fn footer(table: &Table) -> String {
     if let Some(ceiling) = table.points.iter().find_map(|point| point.ceiling.as_ref()) {
         let how = harmless(ceiling.provenance.detail());
         let word = ceiling.provenance.word();
-        text.push_str(&format!(" Share: of what memory allows, {how} ({word})."));
+        text.push_str(&format!(
+            " Share: of what the machine allows, {how} ({word})."
+        ));
     }
     let mut reasons: Vec<String> = Vec::new();
     for sample in table.points.iter().filter_map(|point| point.samples.last()) {

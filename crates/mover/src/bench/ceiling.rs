@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use crowfly_route::units::{Bytes, BytesPerSecond};
 
 use super::BenchError;
-use crate::fabric::{Caches, copy_slice};
+use crate::fabric::{Caches, copy_slice, unpace};
 
 /// Bytes that one thread copies between two looks at the clock.
 const STEP: usize = 512 << 10;
@@ -75,6 +75,9 @@ pub fn streams(streams: usize, time: Duration) -> Result<Option<BytesPerSecond>,
         if into.peer_addr().map_err(failed)? != out.local_addr().map_err(failed)? {
             return Err(failed(std::io::ErrorKind::ConnectionAborted.into()));
         }
+        // As the fabric's own, which stay on this host as well.
+        unpace(&out);
+        unpace(&into);
         pairs.push((out, into));
     }
     let over = AtomicBool::new(false);

@@ -12,6 +12,12 @@ use rustix::net::{
     sockopt,
 };
 
+/// Has a TCP connection send as fast as the other end takes it.
+pub(crate) fn unpace(socket: impl AsFd) {
+    // Where the kernel has no such choice, it is as it was.
+    let _ = sockopt::set_tcp_congestion(socket, UNPACED);
+}
+
 /// A connected stream socket in non-blocking mode.
 #[derive(Debug)]
 pub(crate) struct Socket(OwnedFd);
@@ -75,7 +81,7 @@ impl Socket {
     /// processors). The one that every kernel has and lets everybody choose does not pace.
     pub(crate) fn tune_tcp(&self, silence: Duration) {
         if self.stays_here() {
-            let _ = sockopt::set_tcp_congestion(self, UNPACED);
+            unpace(self);
         }
         let millis = u32::try_from(silence.as_millis()).unwrap_or(u32::MAX);
         let _ = sockopt::set_tcp_nodelay(self, true);

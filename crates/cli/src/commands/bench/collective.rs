@@ -5,7 +5,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use clap::{Args, ValueEnum};
-use crowfly_mover::bench::{CollectiveCase, CollectiveSample, MAX_COLLECTIVE, collective, copies};
+use crowfly_mover::bench::{
+    CollectiveCase, CollectiveSample, MAX_COLLECTIVE, collective, copies, streams,
+};
 use crowfly_mover::collective::{Algorithm, CallOptions, Element, Group, GroupSettings, Reduction};
 use crowfly_mover::fabric::rendezvous::{Folder, World};
 use crowfly_mover::fabric::{Fabric, Settings, SharedKey};
@@ -91,6 +93,9 @@ pub struct CollectiveArgs {
     /// The address that others reach this rank at, of any port; under a launcher, on several machines
     #[arg(long, value_name = "IP")]
     address: Option<std::net::IpAddr>,
+    /// Write a picture of rates and times by size
+    #[arg(long, value_name = "FILE")]
+    svg: Option<PathBuf>,
     /// Rank and folder of a process that another of this program started; the key comes by standard
     /// input
     #[arg(long, hide = true, num_args = 3)]
@@ -163,6 +168,9 @@ pub struct Table {
 /// Measures, as one rank or with ranks that it starts.
 pub fn run(args: &CollectiveArgs, out: &mut Output) -> Result<Exit, Failure> {
     let sizes = sizes(&args.size)?;
+    if let Some(file) = &args.svg {
+        crate::file::check_folder(file)?;
+    }
     if let Some(given) = &args.started {
         let (rank, ranks, folder) = started::place(given)?;
         let key = key::from_stdin()?;
@@ -181,7 +189,7 @@ pub fn run(args: &CollectiveArgs, out: &mut Output) -> Result<Exit, Failure> {
     let folder = Folder::at(started.folder());
     let place = (0, ranks as usize);
     let table = measure(args, &sizes, started.key(), &folder, place, &ceilings)?;
-    show(&table, out)
+    show(args, &table, out)
 }
 
 fn under_launcher(
@@ -201,10 +209,14 @@ fn under_launcher(
     if world.rank > 0 {
         return Ok(Exit::Ok);
     }
-    show(&table, out)
+    show(args, &table, out)
 }
 
-fn show(table: &Table, out: &mut Output) -> Result<Exit, Failure> {
+fn show(args: &CollectiveArgs, table: &Table, out: &mut Output) -> Result<Exit, Failure> {
+    if let Some(file) = &args.svg {
+        let picture = render::bench_collective_picture::render(table);
+        crate::file::replace(file, picture.as_bytes())?;
+    }
     out.show(table, |columns| {
         render::bench_collective::render(table, columns)
     })?;
@@ -212,12 +224,25 @@ fn show(table: &Table, out: &mut Output) -> Result<Exit, Failure> {
     Ok(if wrong { Exit::Broken } else { Exit::Ok })
 }
 
-/// What memory allows: an all-reduce reads and writes each rank's buffer once at least.
+/// What the machine allows an all-reduce at most. By shared memory it reads and writes each rank's buffer
+/// once at least; by sockets it sends what makes the bus bandwidth, and all ranks share the processors.
 fn ceilings(args: &CollectiveArgs, sizes: &[u64], ranks: usize) -> Vec<(u64, Capacity)> {
-    if args.path != Way::Shm || !args.what.contains(&Collective::AllReduce) {
+    if ranks < 2 || !args.what.contains(&Collective::AllReduce) {
         return Vec::new();
     }
     let threads = processors().min(ranks);
+    if args.path == Way::Tcp {
+        let Ok(Some(rate)) = streams(threads, CEILING_TIME) else {
+            return Vec::new();
+        };
+        let how = format!("{threads} plain sockets over loopback carrying what all ranks send");
+        let sent = Collective::AllReduce.bus_factor(ranks as f64) * ranks as f64;
+        let capacity = Capacity {
+            rate: BytesPerSecond(rate.0 / sent),
+            provenance: Provenance::Measured(how),
+        };
+        return sizes.iter().map(|size| (*size, capacity.clone())).collect();
+    }
     let of = |size: &u64| {
         let rate = copies(size * ranks as u64, threads, CEILING_TIME)?;
         let how = format!("{threads} threads copying all ranks' buffers once");
