@@ -83,7 +83,7 @@ impl From<CollectiveReceipt> for Exchanged {
             hosts: receipt.hosts,
             shares: shares.collect(),
             algorithm: receipt.algorithm.as_str().to_owned(),
-            because: receipt.because,
+            because: receipt.because.to_string(),
             seconds: receipt.seconds,
             waited: receipt.waited,
         }
