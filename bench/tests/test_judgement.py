@@ -83,6 +83,14 @@ class ResidentTargets(unittest.TestCase):
         self.assertEqual([verdict.state for verdict in found], ["met", "met", "missed"])
         self.assertEqual(found[0].found, f"0.90 × {MAPPING} [0.90–0.90]")
 
+    def test_ask_more_of_the_wheel(self):
+        for wall_s, state in ((0.83, "met"), (0.84, "missed")):
+            samples = [sample("crowfly", 0, wall_s, 1.0), sample(MAPPING, 0, 1.0, 1.0)]
+            roles = ((SUBJECT, "crowfly"), (PEER, MAPPING))
+            rows = [summed(role, name, samples) for role, name in roles]
+            found = targets.resident_cold("resident-cold", rows, samples, targets.WHEEL)
+            self.assertEqual(found[0].state, state)
+
     def test_compare_a_warm_load_with_the_mapping(self):
         found = targets.resident_warm("resident-warm", self.rows, self.samples)
         self.assertEqual([verdict.state for verdict in found], ["met"])
@@ -95,13 +103,15 @@ class ResidentTargets(unittest.TestCase):
 
 
 class ListingTargets(unittest.TestCase):
-    def states(self, small: float, large: float) -> list[str]:
+    def states(self, small: float, large: float) -> list[list[str]]:
         rows = [summed(SUBJECT, "list", [sample("list", 0, wall_s)]) for wall_s in (small, large)]
-        return [verdict.state for verdict in targets.listing(rows[:1], rows[1:])]
+        found = (targets.listing(rows[:1], rows[1:], goals) for goals in (targets.COMMAND, targets.WHEEL))
+        return [[verdict.state for verdict in verdicts] for verdicts in found]
 
-    def test_ask_for_ten_milliseconds_and_growth_in_proportion(self):
-        self.assertEqual(self.states(0.010, 0.125), ["met", "met"])
-        self.assertEqual(self.states(0.011, 0.150), ["missed", "missed"])
+    def test_ask_for_ten_milliseconds_and_growth_in_proportion_and_fifteen_of_the_wheel(self):
+        self.assertEqual(self.states(0.010, 0.125), [["met", "met"]] * 2)
+        self.assertEqual(self.states(0.011, 0.150), [["missed", "missed"], ["met", "missed"]])
+        self.assertEqual(self.states(0.016, 0.160), [["missed", "met"]] * 2)
 
 
 if __name__ == "__main__":

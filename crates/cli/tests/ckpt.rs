@@ -180,6 +180,10 @@ fn given_a_format_without_checksums_verify_says_that_it_cannot_tell() {
         (status, &verdict["checkpoints"][0]["format"]),
         (3, &json!("dcp"))
     );
+    assert_eq!(verdict["checkpoints"][0]["state"], "unsure");
+    let shown = text(&["verify"], &[&dcp]);
+    assert!(shown.starts_with("unsure: no checksums for "), "{shown}");
+    assert!(shown.trim_end().ends_with("(3 tensors, dcp)"), "{shown}");
     let (listed, _) = answer(&["ls"], &[&dcp]);
     assert_eq!(listed["checkpoints"][0]["tensors"], 3);
 }

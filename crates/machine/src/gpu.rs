@@ -28,7 +28,7 @@ pub use error::GpuError;
 pub(crate) use error::unsupported;
 pub use export::GpuExporter;
 pub use functions::{Dialect, Functions};
-pub use memory::{DeviceMemory, Keeper, Making};
+pub use memory::{DeviceMemory, Keeper, Making, Shared};
 pub use pinned::HostRegistration;
 pub use runtime::Runtime;
 pub use stream::{Event, InFlight, Stream};

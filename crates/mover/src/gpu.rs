@@ -6,10 +6,11 @@
 //! region to another GPU or to host memory. [`queued`] puts transfers into the order of a stream, so
 //! that a kernel can follow a load without the host waiting in between.
 
+use std::fmt;
 use std::path::Path;
 use std::sync::Arc;
 
-use crowfly_machine::gpu::{Dialect, Gpu as Device, GpuError, GpuExporter, Runtime};
+use crowfly_machine::gpu::{Dialect, Facts, Gpu as Device, GpuError, GpuExporter, Runtime};
 use crowfly_machine::gpu_storage::probe::{Mode, Probe, StorageQuestion};
 use crowfly_machine::gpu_storage::{Compat, Driver, Functions};
 use crowfly_machine::trial::Trial;
@@ -22,6 +23,7 @@ use crowfly_route::units::PciAddress;
 mod copy;
 pub mod queued;
 
+pub(crate) use copy::no_peer_access;
 pub use copy::{CopyRequest, To, copy};
 pub use crowfly_machine::gpu::{DeviceMemory, Stream};
 
@@ -57,22 +59,49 @@ impl Gpu {
     /// # Errors
     /// Why there is none.
     pub fn nth(index: u32) -> Result<Self, Vec<Obstacle>> {
-        let place = Place::Gpu(index);
+        Self::shown(&Place::Gpu(index), |gpus| {
+            gpus.get(index as usize).map(|gpu| (index, gpu.address))
+        })
+    }
+
+    /// Opens the GPU that its runtime, and every library on top of it, calls number `ordinal` in this
+    /// process. `number` knows the GPUs of the machine by address; one that it does not know is
+    /// counted among those that the runtime shows.
+    ///
+    /// # Errors
+    /// Why there is none.
+    pub fn by_ordinal(
+        ordinal: i32,
+        number: impl Fn(PciAddress) -> Option<u32>,
+    ) -> Result<Self, Vec<Obstacle>> {
+        let asked = format!("device {ordinal}");
+        Self::shown(&asked, |gpus| {
+            let mut counted = (0..).zip(gpus);
+            let (nth, gpu) = counted.find(|(_, gpu)| gpu.ordinal() == ordinal)?;
+            Some((number(gpu.address).unwrap_or(nth), gpu.address))
+        })
+    }
+
+    /// Opens one of the GPUs that a runtime shows this process, in PCI address order: its number and
+    /// address are what `choose` says.
+    fn shown(
+        asked: &dyn fmt::Display,
+        choose: impl Fn(&[Facts]) -> Option<(u32, PciAddress)>,
+    ) -> Result<Self, Vec<Obstacle>> {
         let mut refused = Vec::new();
         for dialect in Dialect::ALL {
             let shown = Runtime::load(dialect).and_then(|runtime| {
                 let gpus = runtime.gpus()?;
-                let wanted = gpus.get(index as usize).map(|gpu| gpu.address);
-                let count = gpus.len();
-                wanted.map_or(Ok(Err(count)), |address| runtime.open(address).map(Ok))
+                let open = |(index, address)| Ok((index, runtime.open(address)?));
+                Ok(choose(&gpus).map(open).transpose()?.ok_or(gpus.len()))
             });
             match shown {
-                Ok(Ok(device)) => return Ok(Self::over(index, device)),
+                Ok(Ok((index, device))) => return Ok(Self::over(index, device)),
                 Ok(Err(count)) => refused.push(
-                    Obstacle::blocks(Code::NoGpu, format!("{dialect} shows no {place}"))
+                    Obstacle::blocks(Code::NoGpu, format!("{dialect} shows no {asked}"))
                         .seen(dialect.to_string(), format!("{count} GPUs")),
                 ),
-                Err(error) => refused.push(no_runtime(&place, dialect, &error)),
+                Err(error) => refused.push(no_runtime(asked, dialect, &error)),
             }
         }
         Err(refused)
@@ -178,7 +207,7 @@ pub(crate) const fn storage_path(dialect: Dialect) -> EnginePath {
     }
 }
 
-fn no_runtime(place: &Place, dialect: Dialect, error: &GpuError) -> Obstacle {
+fn no_runtime(place: &dyn fmt::Display, dialect: Dialect, error: &GpuError) -> Obstacle {
     let (code, summary) = match error {
         GpuError::Unsupported { .. } => (
             Code::NoGpuRuntime,

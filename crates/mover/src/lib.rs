@@ -35,6 +35,6 @@ pub use error::TransferError;
 pub use job::Sink;
 pub use memory::{BLOCK, HUGE_PAGE, MemoryError, MemoryKind, Region};
 pub use request::{Destination, Piece, Request, Settings, Verify};
-pub use save::SaveRequest;
+pub use save::{BUFFER as SAVE_BUFFER, Parts, PartsRequest, SaveRequest, Saving};
 pub use source::Source;
 pub use transfer::{Loaded, Transfer};

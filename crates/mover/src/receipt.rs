@@ -19,8 +19,10 @@ use crate::memory::Memory;
 use crate::request::{Piece, Verify};
 use crate::work::Way;
 
+mod joined;
 mod storage;
 
+pub(crate) use joined::joined;
 pub(crate) use storage::Counted;
 
 /// What the page cache held before the transfer, by piece.

@@ -1,6 +1,9 @@
 //! Writing memory to a file so that at every instant the path holds the old bytes or the new ones.
 
+mod flights;
+mod parts;
 mod publication;
+mod stream;
 
 use std::fs::File;
 use std::path::{Path as FsPath, PathBuf};
@@ -25,7 +28,11 @@ use crate::transfer::Transfer;
 use crate::tune::Tuner;
 use crate::work::{Terms, Way, cut};
 
+pub(crate) use flights::{Flights, IN_FLIGHT};
+pub use parts::Parts;
+pub(crate) use parts::gather;
 pub(crate) use publication::Publication;
+pub use stream::{BUFFER, PartsRequest, Saving};
 
 /// What to write.
 pub struct SaveRequest {

@@ -60,6 +60,10 @@ fn given_a_checkpoint_of_one_process_every_tensor_and_every_plain_value_comes_ou
     assert_eq!(archive.objects()["name"], json!("run"));
     assert_eq!(archive.objects()["schedule.warm"], json!(null));
     assert_eq!(archive.notes(), [""; 0]);
+    let path = |name: &str| serde_json::Value::from(archive.paths()[name].clone());
+    assert_eq!(path("model.weight"), json!(["model", "weight"]));
+    assert_eq!(path("schedule.warm"), json!(["schedule", "warm"]));
+    assert_eq!(path("step"), json!(["step"]));
 }
 
 #[test]

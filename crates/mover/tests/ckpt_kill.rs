@@ -3,10 +3,10 @@
 
 use std::io;
 use std::path::Path;
-use std::process::{Command, ExitStatus, Stdio};
+use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use crowfly_mover::checkpoint::select::RankSlice;
 use crowfly_mover::ckpt::{
@@ -22,6 +22,8 @@ use support::{Owned, alone, assert_holds, model, owned, state};
 /// act at which the child kills itself.
 const ORDERS: &str = "CROWFLY_TEST_KILL";
 const PATIENCE: Duration = Duration::from_millis(1500);
+/// No child has more to do than a few saves, whose waits end with [`PATIENCE`].
+const LONGEST: Duration = Duration::from_secs(60);
 
 fn folder() -> tempfile::TempDir {
     tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).expect("a folder")
@@ -104,6 +106,22 @@ fn child(root: &Path, rank: u32, world: u32, at: u64) -> std::process::Child {
         .expect("started")
 }
 
+/// Waits for a child, and says what it was about when it does not end.
+fn ended(child: &mut Child, rank: u32, at: u64) -> ExitStatus {
+    let began = Instant::now();
+    loop {
+        if let Some(status) = child.try_wait().expect("asked") {
+            return status;
+        }
+        if began.elapsed() > LONGEST {
+            let _ = child.kill();
+            let _ = child.wait();
+            panic!("rank {rank}, to die before act {at}, still saves after {LONGEST:?}");
+        }
+        std::thread::sleep(Duration::from_millis(2));
+    }
+}
+
 fn was_killed(status: ExitStatus) -> bool {
     use std::os::unix::process::ExitStatusExt;
     status.signal() == Some(9)
@@ -160,7 +178,7 @@ fn given_a_kill_before_any_act_the_last_good_checkpoint_is_restored_and_the_next
     for at in 0.. {
         let folder = folder();
         save_all(folder.path(), 1, 1);
-        let status = child(folder.path(), 0, 1, at).wait().expect("ended");
+        let status = ended(&mut child(folder.path(), 0, 1, at), 0, at);
         survivors.push(survives(folder.path(), 1));
         if !was_killed(status) {
             assert_eq!(status.code(), Some(0), "without a kill it succeeds");
@@ -198,7 +216,8 @@ fn given_one_of_two_ranks_killed_before_any_act_no_half_of_a_checkpoint_is_ever_
                 .into();
             let statuses: Vec<ExitStatus> = ranks
                 .iter_mut()
-                .map(|rank| rank.wait().expect("ended"))
+                .zip(0..)
+                .map(|(child, rank)| ended(child, rank, at))
                 .collect();
             let step = survives(folder.path(), 2);
             let killed = was_killed(statuses[victim as usize]);
@@ -270,6 +289,15 @@ fn given_a_full_failing_or_read_only_file_system_at_any_act_the_error_is_typed_a
     }
 }
 
+/// Ends the loops of the threads beside, also when a saver panics: their scope waits for them.
+struct Done<'a>(&'a AtomicBool);
+
+impl Drop for Done<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::SeqCst);
+    }
+}
+
 #[test]
 fn given_savers_pruners_and_readers_at_once_every_reader_finds_a_whole_checkpoint() {
     let folder = folder();
@@ -279,6 +307,7 @@ fn given_savers_pruners_and_readers_at_once_every_reader_finds_a_whole_checkpoin
     let done = AtomicBool::new(false);
     let seen = AtomicU64::new(0);
     std::thread::scope(|scope| {
+        let _done = Done(&done);
         let savers: Vec<_> = (0..2u64)
             .map(|job| {
                 scope.spawn(move || {
@@ -303,6 +332,8 @@ fn given_savers_pruners_and_readers_at_once_every_reader_finds_a_whole_checkpoin
             };
             while !done.load(Ordering::SeqCst) {
                 prune(root, keep, false, Duration::from_secs(30)).expect("pruned");
+                // Savers wait for the folder by looking; one that is never let go of starves them.
+                std::thread::sleep(Duration::from_millis(1));
             }
         });
         scope.spawn(|| {
@@ -318,7 +349,6 @@ fn given_savers_pruners_and_readers_at_once_every_reader_finds_a_whole_checkpoin
         for saver in savers {
             saver.join().expect("no panic");
         }
-        done.store(true, Ordering::SeqCst);
     });
     assert!(seen.load(Ordering::SeqCst) > 0);
     assert_eq!(latest(root).expect("listed"), Some(EACH * 2 + 1));

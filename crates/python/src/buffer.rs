@@ -123,6 +123,9 @@ unsafe extern "C" fn release_buffer(_object: *mut ffi::PyObject, buffer: *mut Bu
 fn fill(py: Python<'_>, view: &View, flags: c_int) -> PyResult<Buffer> {
     let asked = |what: c_int| flags & what == what;
     let refuse = |why: String| Err(PyBufferError::new_err(why));
+    if view.on_gpu() {
+        return refuse("this tensor is in a device's memory; take tensor.cpu()".into());
+    }
     let (Some(format), Some(item)) = (dtype::to_format(view.dtype), view.item()) else {
         return refuse(format!(
             "the buffer protocol has no element type {}; take tensor.bytes(), or DLPack",

@@ -35,8 +35,13 @@ type Entry<'py> = (
     bool,
 );
 
-/// A tensor that is wanted; of one that is cut, the dimension, the rank and the number of ranks.
-type Wanted = (String, Option<(usize, u64, u64)>);
+/// A tensor that is wanted; of one that is cut, the dimension, the rank and the number of ranks; of a part, where it
+/// begins and its shape.
+type Wanted = (
+    String,
+    Option<(usize, u64, u64)>,
+    Option<(Vec<u64>, Vec<u64>)>,
+);
 
 /// Saves one rank's part of checkpoints into a folder.
 #[pyclass(frozen, module = "crowfly._crowfly")]
@@ -229,6 +234,11 @@ impl Archive {
         Ok(json(self.0.objects_of(rank))?)
     }
 
+    /// Where in the nested state of a distributed checkpoint of PyTorch each name stood, as JSON.
+    fn paths_json(&self) -> PyResult<String> {
+        Ok(json(self.0.paths())?)
+    }
+
     /// Starts reading tensors, or of each the part that a rank has of it when it is cut along a dimension.
     fn restore(
         &self,
@@ -241,9 +251,10 @@ impl Archive {
         let reading = py.detach(|| {
             let wants: Vec<Want> = wants
                 .into_iter()
-                .map(|(name, cut)| match cut {
-                    None => Ok(Want::whole(name)),
-                    Some((dim, rank, ranks)) => self.0.chunk(&name, dim, rank, ranks),
+                .map(|(name, cut, part)| match (cut, part) {
+                    (_, Some((offset, shape))) => Ok(Want::part(name, Extent { offset, shape })),
+                    (Some((dim, rank, ranks)), None) => self.0.chunk(&name, dim, rank, ranks),
+                    (None, None) => Ok(Want::whole(name)),
                 })
                 .collect::<Result<_, _>>()?;
             let options = RestoreOptions { check, policy };

@@ -10,7 +10,7 @@ use pyo3::prelude::*;
 
 use crate::dtype;
 use crate::view::View;
-use abi::{DLManagedTensor, DLManagedTensorVersioned, DLTensor};
+use abi::{DLDevice, DLManagedTensor, DLManagedTensorVersioned, DLTensor};
 
 /// What a capsule's consumer owns: the tensor, and all that its pointers lead to.
 struct Held<T> {
@@ -62,6 +62,29 @@ pub fn export(
         };
         let held = hold(managed, view, |m| &mut m.dl_tensor, |m| &mut m.manager_ctx);
         capsule(py, held.cast(), abi::LEGACY, drop_legacy)
+    }
+}
+
+/// Checks a consumer's stream against the array API's contract: none for host memory; for CUDA a positive number
+/// (1 and 2 are the legacy and the thread's own default stream) or -1, not the ambiguous 0; for ROCm 0 or more than
+/// 2, or -1.
+///
+/// # Errors
+/// `BufferError` when it is none of these, `TypeError` when it is no number.
+pub fn check_stream(here: DLDevice, stream: &Bound<'_, PyAny>) -> PyResult<()> {
+    let number: i128 = stream.extract()?;
+    let sense = number == -1
+        || match here.device_type {
+            abi::CUDA => number > 0,
+            abi::ROCM => number == 0 || number > 2,
+            _ => false,
+        };
+    match sense {
+        true => Ok(()),
+        false => Err(PyBufferError::new_err(format!(
+            "stream {number} makes no sense for memory of DLPack device type {}",
+            here.device_type
+        ))),
     }
 }
 

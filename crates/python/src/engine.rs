@@ -12,7 +12,9 @@ use crowfly_route::receipt::Path as Way;
 use crowfly_route::units::Bytes;
 use pyo3::prelude::*;
 
+use crate::device::Device;
 use crate::fault::Fault;
+use crate::layout::Landed;
 use crate::machine;
 use crate::transfer::Transfer;
 
@@ -78,13 +80,14 @@ impl Engine {
 fn start(engine: &Inner, filename: &std::path::Path, asked: &Asked<'_>) -> Result<Transfer, Fault> {
     let policy: Policy = parsed(asked.policy)?;
     let path: Option<Way> = asked.path.map(parsed).transpose()?;
-    let to = machine::place_of_device(asked.device)?;
+    let device: Device = asked.device.parse()?;
     let checkpoint = open(filename)?;
     let selection = select(asked, &checkpoint)?;
     let pieces = selection.pieces(&checkpoint)?;
-    let destination = machine::destination(&to, filename)?;
+    let destination = device.destination(filename, policy)?;
+    let to = destination.place();
     let mut request = Request {
-        destination,
+        destination: destination.clone(),
         policy,
         path,
         verify: if asked.verify {
@@ -103,7 +106,14 @@ fn start(engine: &Inner, filename: &std::path::Path, asked: &Asked<'_>) -> Resul
         running.consider(machine::routes(&pieces, &to)?);
         running
     };
-    Ok(Transfer::of_load(running, Arc::new(checkpoint), selection))
+    Ok(Transfer::of_load(
+        running,
+        Landed {
+            checkpoint: Arc::new(checkpoint),
+            selection,
+            destination,
+        },
+    ))
 }
 
 /// Opens what a caller means by a name: a file without a name that says otherwise is safetensors.

@@ -11,8 +11,8 @@ use crowfly_mover::checkpoint::select::{BadRankSlice, SelectError};
 use crowfly_mover::ckpt::{ArchiveError, SaveError, StepError};
 use crowfly_mover::{MemoryError, TransferError};
 use crowfly_route::cause::sentence;
-use crowfly_route::obstacle::{Code, Obstacle};
-use crowfly_route::place::{BadPlace, Place};
+use crowfly_route::obstacle::Obstacle;
+use crowfly_route::place::BadPlace;
 use crowfly_route::search::SearchError;
 use pyo3::prelude::*;
 
@@ -102,15 +102,14 @@ impl Fault {
         self
     }
 
-    /// Nothing in this build moves data into that place; what else stands in the way is told too.
-    pub fn no_engine(to: &Place, mut obstacles: Vec<Obstacle>) -> Self {
-        let what = format!("this build has no engine that loads into {to}");
-        obstacles.push(Obstacle::blocks(Code::NotBuilt, what.as_str()));
+    /// This machine has no such GPU, or none that a runtime opens.
+    pub fn no_gpu(device: &impl std::fmt::Display, obstacles: Vec<Obstacle>) -> Self {
+        let what = format!("{device} cannot be loaded into on this machine");
         Self {
             obstacles,
-            ..Self::new(Class::RouteRefused, "not-built", what)
+            ..Self::new(Class::RouteRefused, "no-gpu", what)
         }
-        .hint("load to device=\"cpu\" and move the tensors with the framework")
+        .hint("load to device=\"cpu\"; crowfly.doctor() says what the machine lacks")
     }
 
     /// As Python's exception.

@@ -1,64 +1,78 @@
 //! Which part of which region each tensor is.
 
 use std::io::Cursor;
+use std::sync::Arc;
 
-use crowfly_mover::Region;
 use crowfly_mover::checkpoint::Checkpoint;
 use crowfly_mover::checkpoint::dtype::Dtype;
 use crowfly_mover::checkpoint::header::Header;
 use crowfly_mover::checkpoint::select::Selection;
+use crowfly_mover::{Destination, Region};
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict};
 
+use crate::device;
 use crate::fault::{Class, Fault};
 use crate::tensor;
 use crate::view::{ALIGNMENT, Owner, View};
 
-/// Puts the tensors of a selection into a dictionary. The regions are those of its ranges, in order.
-pub fn fill(
-    py: Python<'_>,
-    checkpoint: &Checkpoint,
-    selection: &Selection,
-    regions: &[Region],
-    into: &Bound<'_, PyDict>,
-) -> PyResult<()> {
-    let mut names = Vec::with_capacity(selection.tensor_count());
-    let mut views = Vec::with_capacity(selection.tensor_count());
-    let mut regions = regions.iter();
-    for selected in &selection.files {
-        let header = checkpoint
-            .file(selected.file)
-            .and_then(|file| file.header());
-        let mut placed = selected.tensors.iter().peekable();
-        let mut start = 0;
-        // A file of which only empty tensors were selected has no range.
-        let ranges = selected.ranges.len().max(1);
-        for nth in 0..ranges {
-            let region = match selected.ranges.is_empty() {
-                true => None,
-                false => Some(regions.next().ok_or_else(lost)?),
-            };
-            let len = region.map_or(0, Region::len);
-            let last = nth + 1 == ranges;
-            while let Some(place) = placed.next_if(|p| last || p.at < start + len as u64) {
-                let tensor = header.and_then(|header| header.tensor(place.number as usize));
-                let tensor = tensor.ok_or_else(lost)?;
-                let owner = match region {
-                    Some(region) => Owner::Region(region.clone()),
-                    None => Owner::Region(Region::zeroed(0, None).map_err(Fault::from)?),
+/// Which tensors the bytes of a load are.
+pub struct Landed {
+    /// The checkpoint.
+    pub checkpoint: Arc<Checkpoint>,
+    /// What of it was loaded.
+    pub selection: Selection,
+    /// Where to.
+    pub destination: Destination,
+}
+
+impl Landed {
+    /// Puts the tensors into a dictionary. The regions are those of the selection's ranges, in order.
+    pub fn fill(
+        &self,
+        py: Python<'_>,
+        regions: &[Region],
+        into: &Bound<'_, PyDict>,
+    ) -> PyResult<()> {
+        let mut names = Vec::with_capacity(self.selection.tensor_count());
+        let mut views = Vec::with_capacity(self.selection.tensor_count());
+        let mut regions = regions.iter();
+        for selected in &self.selection.files {
+            let header = self
+                .checkpoint
+                .file(selected.file)
+                .and_then(|file| file.header());
+            let mut placed = selected.tensors.iter().peekable();
+            let mut start = 0;
+            // A file of which only empty tensors were selected has no range.
+            let ranges = selected.ranges.len().max(1);
+            for nth in 0..ranges {
+                let region = match selected.ranges.is_empty() {
+                    true => None,
+                    false => Some(regions.next().ok_or_else(lost)?),
                 };
-                let at = (place.at - start) as usize;
-                views.push(View::new(owner, at, tensor.dtype, tensor.shape, len)?);
-                names.push(tensor.name);
+                let len = region.map_or(0, Region::len);
+                let last = nth + 1 == ranges;
+                while let Some(place) = placed.next_if(|p| last || p.at < start + len as u64) {
+                    let tensor = header.and_then(|header| header.tensor(place.number as usize));
+                    let tensor = tensor.ok_or_else(lost)?;
+                    let owner = match region {
+                        Some(region) => Owner::Region(region.clone()),
+                        None => Owner::Region(device::nothing(&self.destination)?),
+                    };
+                    let at = (place.at - start) as usize;
+                    views.push(View::new(owner, at, tensor.dtype, tensor.shape, len)?);
+                    names.push(tensor.name);
+                }
+                start += len as u64;
             }
-            start += len as u64;
         }
+        align(py, &mut views)?;
+        for (name, view) in names.into_iter().zip(views) {
+            into.set_item(name, tensor::wrap(py, view)?)?;
+        }
+        Ok(())
     }
-    align(py, &mut views)?;
-    for (name, view) in names.into_iter().zip(views) {
-        into.set_item(name, tensor::wrap(py, view)?)?;
-    }
-    Ok(())
 }
 
 fn lost() -> Fault {
@@ -74,11 +88,16 @@ fn lost() -> Fault {
 pub fn align(py: Python<'_>, views: &mut [View]) -> Result<(), Fault> {
     let mut needed = 0;
     let mut moves = Vec::new();
-    for (number, view) in views.iter().enumerate() {
-        if !view.is_aligned(py) {
-            moves.push((number, needed));
-            needed += view.bytes().next_multiple_of(ALIGNMENT);
+    for (number, view) in views.iter_mut().enumerate() {
+        if view.is_aligned(py) {
+            continue;
         }
+        if view.on_gpu() {
+            *view = view.copied(py)?;
+            continue;
+        }
+        moves.push((number, needed));
+        needed += view.bytes().next_multiple_of(ALIGNMENT);
     }
     if moves.is_empty() {
         return Ok(());
@@ -86,29 +105,9 @@ pub fn align(py: Python<'_>, views: &mut [View]) -> Result<(), Fault> {
     let mut memory = Region::zeroed(needed, None)?;
     let out = memory.as_mut_slice().unwrap_or_default();
     for (number, at) in &moves {
-        let Some(view) = views.get(*number) else {
-            continue;
-        };
-        let Some(out) = out.get_mut(*at..at + view.bytes()) else {
-            continue;
-        };
-        let region = match &view.owner {
-            Owner::Region(region) => region,
-            Owner::Bytes(bytes) => {
-                let all = bytes.as_bytes(py);
-                let from = all
-                    .get(view.offset..view.offset + out.len())
-                    .ok_or_else(lost)?;
-                out.copy_from_slice(from);
-                continue;
-            }
-        };
-        let read = py.detach(|| region.read_at(view.offset, out));
-        let short = |why: String| Fault::new(Class::Io, "memory-gone", why);
-        let read = read.map_err(|error| short(error.to_string()))?;
-        if read < view.bytes() {
-            return Err(short("the memory ended before the tensor".into()));
-        }
+        let view = views.get(*number).ok_or_else(lost)?;
+        let out = out.get_mut(*at..at + view.bytes()).ok_or_else(lost)?;
+        view.read(py, out)?;
     }
     for (number, at) in moves {
         if let Some(view) = views.get_mut(number) {

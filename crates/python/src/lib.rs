@@ -4,7 +4,8 @@
 //! what comes back as JSON. Here are the parts that touch memory or the engine:
 //!
 //! 1. [`view`] and [`tensor`]: memory with a shape; [`dlpack`], [`buffer`]: how other libraries take it;
-//! 2. [`load`]: transfers; [`open`]: lazy reading of one tensor or slice at a time;
+//! 2. [`transfer`]: waiting for bytes; [`device`]: where they go; [`open`]: lazy reading of one tensor or slice at a
+//!    time;
 //! 3. [`save`], [`borrow`]: writing, from others' memory; [`checkpoint`]: training's checkpoints;
 //! 4. [`ranks`]: collectives;
 //! 5. [`fault`]: what went wrong, as an exception.
@@ -12,6 +13,7 @@
 mod borrow;
 mod buffer;
 mod checkpoint;
+mod device;
 mod dlpack;
 mod dtype;
 mod engine;
@@ -37,6 +39,8 @@ mod _crowfly {
     use super::checkpoint::{
         Archive, Restoring, Saver, Saving, latest_step, prune_steps, steps_json,
     };
+    #[pymodule_export]
+    use super::device::answer_trial;
     #[pymodule_export]
     use super::engine::Engine;
     #[pymodule_export]

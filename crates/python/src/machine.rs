@@ -6,12 +6,13 @@ use std::time::{Duration, Instant};
 
 use crowfly_doctor::{Case, diagnose};
 use crowfly_machine::{Options, Root, capture};
-use crowfly_mover::{Destination, Piece};
+use crowfly_mover::Piece;
 use crowfly_route::hop::Candidate;
 use crowfly_route::place::Place;
 use crowfly_route::search::candidates;
 use crowfly_route::snapshot::Snapshot;
 use crowfly_route::topology::Topology;
+use crowfly_route::units::PciAddress;
 use pyo3::prelude::*;
 use serde::Serialize;
 
@@ -40,7 +41,7 @@ impl Machine {
 
     /// Without vendors' libraries, which have no business in a process that moves data, and without devices'
     /// configuration space where nothing but host memory is concerned.
-    fn towards(to: &Place) -> Result<Arc<Self>, Fault> {
+    pub fn towards(to: &Place) -> Result<Arc<Self>, Fault> {
         static SEEN: Mutex<Option<(Instant, bool, Arc<Machine>)>> = Mutex::new(None);
         let deep = !matches!(to, Place::Host(_));
         let mut seen = SEEN.lock().unwrap_or_else(PoisonError::into_inner);
@@ -58,11 +59,26 @@ impl Machine {
     }
 }
 
+impl Machine {
+    /// The addresses of its GPUs, as crowfly counts them.
+    pub fn gpus(&self) -> Vec<Option<PciAddress>> {
+        self.topology.gpus.iter().map(|gpu| gpu.address).collect()
+    }
+
+    /// Whether it has a device; a container may show a GPU's runtime and hide the GPU.
+    fn shows(&self, place: &Place) -> bool {
+        match place {
+            Place::Gpu(number) => (*number as usize) < self.topology.gpus.len(),
+            _ => true,
+        }
+    }
+}
+
 /// The routes from the files of some pieces to a place, the best first.
 pub fn routes(pieces: &[Piece], to: &Place) -> Result<Vec<Candidate>, Fault> {
     match pieces.first() {
-        None => Ok(Vec::new()),
-        Some(piece) => routes_from(piece.source.path(), to),
+        Some(piece) if Machine::towards(to)?.shows(to) => routes_from(piece.source.path(), to),
+        _ => Ok(Vec::new()),
     }
 }
 
@@ -78,40 +94,6 @@ pub fn routes_from(path: &Path, to: &Place) -> Result<Vec<Candidate>, Fault> {
         &from,
         to,
     )?)
-}
-
-/// Where the bytes go, from what Python calls a device: `cpu`, `cuda:0`, or one of crowfly's places.
-pub fn place_of_device(device: &str) -> Result<Place, Fault> {
-    let place = match device.split_once(':') {
-        None if device == "cpu" => "host".to_owned(),
-        None if device == "cuda" => "gpu:0".to_owned(),
-        Some(("cpu", node)) => format!("host:{node}"),
-        Some(("cuda", index)) => format!("gpu:{index}"),
-        _ => device.to_owned(),
-    };
-    Ok(place.parse()?)
-}
-
-/// The engine's destination at a place; an error with all that stands in the way where it has none.
-pub fn destination(to: &Place, file: &Path) -> Result<Destination, Fault> {
-    match to {
-        Place::Host(node) => Ok(Destination::Host(*node)),
-        Place::Peer(address) => Ok(Destination::Peer(*address)),
-        Place::Gpu(_) => {
-            let found = routes_from(file, to)?;
-            let mut obstacles = Vec::new();
-            for obstacle in found.into_iter().flat_map(|candidate| candidate.obstacles) {
-                if !obstacles.contains(&obstacle) {
-                    obstacles.push(obstacle);
-                }
-            }
-            Err(Fault::no_engine(to, obstacles))
-        }
-        other => {
-            let what = format!("a load cannot end in {other}");
-            Err(Fault::usage(what).hint("choose cpu, cuda:N, host:NODE or peer:ADDRESS"))
-        }
-    }
 }
 
 fn json(value: &impl Serialize) -> PyResult<String> {

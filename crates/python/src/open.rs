@@ -5,11 +5,13 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use crowfly_mover::checkpoint::header::Tensor;
 use crowfly_mover::checkpoint::{Checkpoint, FileNumber};
+use crowfly_mover::gpu::To;
 use crowfly_mover::{Destination, Engine, Piece, Region, Request, Source};
 use crowfly_route::policy::Policy;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList};
 
+use crate::device::{self, Device};
 use crate::engine::{open, parsed, place};
 use crate::fault::{Class, Fault};
 use crate::transfer::Transfer;
@@ -107,7 +109,7 @@ impl Opened {
         let picked = index::pick(&whole, key, true)?;
         let view = match picked.is_compact() {
             true => self.brought(py, file, &tensor, picked)?,
-            false => picked.copied(py)?,
+            false => self.gathered(py, &picked)?,
         };
         tensor::wrap(py, view)
     }
@@ -123,13 +125,13 @@ impl Opened {
 
 impl Opened {
     fn open(filename: &Path, device: &str, policy: &str) -> Result<Self, Fault> {
-        let to = machine::place_of_device(device)?;
+        let (device, policy): (Device, Policy) = (device.parse()?, parsed(policy)?);
         let checkpoint = open(filename)?;
         let files = checkpoint.files().iter().map(|_| OpenFile::default());
         Ok(Self {
             files: files.collect(),
-            destination: machine::destination(&to, filename)?,
-            policy: parsed(policy)?,
+            destination: device.destination(filename, policy)?,
+            policy,
             engine: Engine::default(),
             receipts: Mutex::default(),
             checkpoint,
@@ -210,7 +212,7 @@ impl Opened {
         }
         let source = Arc::clone(source);
         let running = py.detach(|| self.start(Piece { source, range }))?;
-        let loaded = Transfer::of_save(running).follow(py, None)?;
+        let loaded = Transfer::of_bytes(running).follow(py, None)?;
         let receipt = serde_json::to_string(&loaded.receipt).unwrap_or_default();
         self.receipts
             .lock()
@@ -219,10 +221,19 @@ impl Opened {
         let region = loaded.regions.into_iter().next();
         let region = match region {
             Some(region) => region,
-            None => Region::zeroed(0, None).map_err(Fault::from)?,
+            None => device::nothing(&self.destination)?,
         };
         let shape: Vec<u64> = view.shape.iter().map(|dim| dim.unsigned_abs()).collect();
         Ok(layout::whole(py, region, tensor.dtype, &shape)?)
+    }
+
+    /// What an index picked with gaps, without them, where it is wanted. A core picks it from the file's pages.
+    fn gathered(&self, py: Python<'_>, picked: &View) -> Result<View, Fault> {
+        let gathered = picked.copied(py)?;
+        match &self.destination {
+            Destination::Gpu(gpu) => gathered.moved(py, To::Gpu(Arc::clone(gpu))),
+            _ => Ok(gathered),
+        }
     }
 
     fn start(&self, piece: Piece) -> Result<crowfly_mover::Transfer, Fault> {

@@ -1,10 +1,11 @@
 //! Tensors become a safetensors file, whole or not at all.
 
 use std::path::PathBuf;
+use std::sync::Arc;
 
 use crowfly_mover::checkpoint::dtype::Dtype;
 use crowfly_mover::checkpoint::header::encode;
-use crowfly_mover::{Region, SaveRequest};
+use crowfly_mover::{Parts, PartsRequest};
 use crowfly_route::policy::Policy;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict};
@@ -22,6 +23,19 @@ struct Draft {
     header: Vec<u8>,
     tensors: Vec<Borrowed>,
     len: usize,
+}
+
+impl Parts for Draft {
+    fn count(&self) -> usize {
+        1 + self.tensors.len()
+    }
+
+    fn part(&self, number: usize) -> &[u8] {
+        match number.checked_sub(1) {
+            None => &self.header,
+            Some(number) => self.tensors.get(number).map_or(&[], Borrowed::bytes),
+        }
+    }
 }
 
 impl Draft {
@@ -64,8 +78,7 @@ impl Draft {
 
     /// Lays everything end to end.
     fn write(&self, mut out: &mut [u8]) {
-        let parts = self.tensors.iter().map(Borrowed::bytes);
-        for part in std::iter::once(self.header.as_slice()).chain(parts) {
+        for part in (0..self.count()).map(|number| self.part(number)) {
             let Some((here, rest)) = std::mem::take(&mut out).split_at_mut_checked(part.len())
             else {
                 return;
@@ -109,8 +122,8 @@ pub fn serialize<'py>(
     })
 }
 
-/// Starts writing a safetensors file. When this returns, the tensors have been copied and may change; the
-/// path holds the old file until every byte of the new one is durable.
+/// Starts writing a safetensors file, through a few buffers however large it is. The tensors may not change until
+/// it has ended; the path holds the old file until every byte of the new one is durable.
 #[pyfunction]
 #[pyo3(signature = (engine, entries, filename, metadata=None, *, policy="prefer", path=None))]
 pub fn start_save(
@@ -124,17 +137,12 @@ pub fn start_save(
 ) -> PyResult<Transfer> {
     let policy: Policy = parsed(policy)?;
     let path_asked = path.map(parsed).transpose()?;
-    let draft = Draft::new(entries, metadata)?;
-    let running = py.detach(|| {
-        let mut region = Region::zeroed(draft.len, None)?;
-        draft.write(region.as_mut_slice().unwrap_or_default());
-        let request = SaveRequest {
-            region,
-            path: filename,
-            policy,
-            path_asked,
-        };
-        Ok::<_, Fault>(engine.0.save(request)?)
-    })?;
-    Ok(Transfer::of_save(running))
+    let request = PartsRequest {
+        parts: Arc::new(Draft::new(entries, metadata)?),
+        path: filename,
+        policy,
+        path_asked,
+    };
+    let running = py.detach(|| engine.0.save_parts(request));
+    Ok(Transfer::of_save(running.map_err(Fault::from)?))
 }

@@ -163,15 +163,23 @@ impl TensorBase {
         wrap(py, plain)
     }
 
+    /// This tensor where it is in host memory, or a copy that is.
+    fn cpu<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyAny>> {
+        let (py, view) = (slf.py(), &slf.get().view);
+        match view.on_gpu() {
+            true => wrap(py, view.in_host_memory(py)?),
+            false => Ok(slf.clone().into_any()),
+        }
+    }
+
     /// A copy as `bytes`, the last dimension fastest.
     fn tobytes<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyBytes>> {
-        let copy = self.copied(py)?;
-        match &copy.owner {
-            crate::view::Owner::Region(region) => {
-                Ok(PyBytes::new(py, region.as_slice().unwrap_or_default()))
-            }
-            crate::view::Owner::Bytes(bytes) => Ok(bytes.bind(py).clone()),
-        }
+        let view = self.view.in_host_memory(py)?;
+        let view = match view.is_compact() {
+            true => view,
+            false => view.copied(py)?,
+        };
+        PyBytes::new_with(py, view.bytes(), |out| Ok(view.read(py, out)?))
     }
 
     /// As `numpy.ndarray`, without a copy where NumPy has the element type.
@@ -204,7 +212,9 @@ impl TensorBase {
         format!("crowfly.Tensor({dtype}, [{}], {place})", shape.join(", "))
     }
 
-    /// A DLPack capsule. `stream` is ignored for host memory; `copy=True` gives memory of its own.
+    /// A DLPack capsule. The bytes are in place before a tensor is given out, so a consumer's `stream` has nothing
+    /// to wait for; one that makes no sense is refused. `dl_device=(1, 0)` gives host memory, `copy=True` memory of
+    /// its own.
     #[pyo3(signature = (*, stream=None, max_version=None, dl_device=None, copy=None))]
     fn __dlpack__<'py>(
         &self,
@@ -214,22 +224,36 @@ impl TensorBase {
         dl_device: Option<(i32, i32)>,
         copy: Option<bool>,
     ) -> PyResult<Bound<'py, PyAny>> {
-        let _ = stream;
         let here = self.view.device();
-        if dl_device.is_some_and(|(kind, id)| (kind, id) != (here.device_type, here.device_id)) {
+        if let Some(stream) = stream {
+            dlpack::check_stream(here, &stream)?;
+        }
+        let to_host = here.device_type != abi::CPU && dl_device == Some((abi::CPU, 0));
+        let elsewhere = |(kind, id)| (kind, id) != (here.device_type, here.device_id);
+        if dl_device.is_some_and(elsewhere) && !to_host {
+            let place = match self.view.on_gpu() {
+                true => format!("the memory of {}", self.view.place()),
+                false => "host memory".to_owned(),
+            };
+            return Err(PyBufferError::new_err(format!(
+                "this tensor is in {place}; the consumer has to move it to its device"
+            )));
+        }
+        let copied = copy == Some(true) || to_host;
+        if to_host && copy == Some(false) {
             return Err(PyBufferError::new_err(
-                "this tensor is in host memory; the consumer has to move it to its device",
+                "this tensor is in a device's memory, and comes into host memory by a copy only",
             ));
         }
-        let copied = copy == Some(true);
-        let view = match copied {
-            true => self.copied(py)?,
-            false => self.view.another(py),
+        let view = match (to_host, copied) {
+            (true, _) => self.view.in_host_memory(py)?,
+            (false, true) => self.copied(py)?,
+            (false, false) => self.view.another(py),
         };
         dlpack::export(py, view, max_version, copied)
     }
 
-    /// DLPack's device type and number: `(1, 0)` is host memory.
+    /// DLPack's device type and number: `(1, 0)` is host memory, `(2, 1)` is `cuda:1` (of ROCm, `(10, 1)`).
     fn __dlpack_device__(&self) -> (i32, i32) {
         let device = self.view.device();
         (device.device_type, device.device_id)

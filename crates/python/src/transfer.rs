@@ -1,17 +1,16 @@
 //! A running transfer, and waiting for it in a way that Python can interrupt.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-use crowfly_mover::checkpoint::select::Selection;
-use crowfly_mover::checkpoint::{Checkpoint, Note};
-use crowfly_mover::{Loaded, Transfer as Running};
+use crowfly_mover::checkpoint::Note;
+use crowfly_mover::{Loaded, Saving, Transfer as Loading, TransferError};
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList};
 
 use crate::fault::Fault;
-use crate::layout;
+use crate::layout::Landed;
 use crate::region::Region;
 
 /// A running transfer is looked at each time this part of its time so far has passed again, so that
@@ -27,30 +26,77 @@ const TURN: Duration = Duration::from_millis(50);
 /// The tensors by name, the regions they lie in, the receipt as JSON, and notes.
 type Arrived<'py> = (Bound<'py, PyDict>, Bound<'py, PyList>, String, Vec<String>);
 
+/// What goes on without Python.
+enum Running {
+    Load(Loading),
+    Save(Saving),
+}
+
+impl Running {
+    fn moved(&self) -> u64 {
+        match self {
+            Self::Load(running) => running.moved().0,
+            Self::Save(running) => running.moved().0,
+        }
+    }
+
+    fn is_finished(&self) -> bool {
+        match self {
+            Self::Load(running) => running.is_finished(),
+            Self::Save(running) => running.is_finished(),
+        }
+    }
+
+    fn cancel(&self) {
+        match self {
+            Self::Load(running) => running.cancel(),
+            Self::Save(running) => running.cancel(),
+        }
+    }
+
+    fn wait(self) -> Result<Loaded, TransferError> {
+        match self {
+            Self::Load(running) => running.wait(),
+            Self::Save(running) => Ok(Loaded {
+                regions: Vec::new(),
+                receipt: running.wait()?,
+            }),
+        }
+    }
+}
+
 /// Bytes on their way. Waiting returns what arrived; dropping it, or interrupting the wait, cancels.
 #[pyclass(frozen, module = "crowfly._crowfly")]
 pub struct Transfer {
     running: Mutex<Option<Running>>,
     /// Which tensors the bytes are, of a load.
-    tensors: Option<(Arc<Checkpoint>, Selection)>,
+    tensors: Option<Landed>,
     total: u64,
 }
 
 impl Transfer {
     /// Of a load: the regions are those of the selection.
-    pub fn of_load(running: Running, checkpoint: Arc<Checkpoint>, selection: Selection) -> Self {
+    pub fn of_load(running: Loading, tensors: Landed) -> Self {
+        Self {
+            tensors: Some(tensors),
+            ..Self::of_bytes(running)
+        }
+    }
+
+    /// Of a load of bytes that are no tensors by themselves.
+    pub fn of_bytes(running: Loading) -> Self {
         Self {
             total: running.total().0,
-            running: Mutex::new(Some(running)),
-            tensors: Some((checkpoint, selection)),
+            running: Mutex::new(Some(Running::Load(running))),
+            tensors: None,
         }
     }
 
     /// Of a save.
-    pub fn of_save(running: Running) -> Self {
+    pub fn of_save(running: Saving) -> Self {
         Self {
             total: running.total().0,
-            running: Mutex::new(Some(running)),
+            running: Mutex::new(Some(Running::Save(running))),
             tensors: None,
         }
     }
@@ -125,7 +171,7 @@ impl Transfer {
     /// Bytes that have arrived so far.
     #[getter]
     fn moved(&self) -> u64 {
-        self.lock().as_ref().map_or(self.total, |t| t.moved().0)
+        self.lock().as_ref().map_or(self.total, Running::moved)
     }
 
     /// Whether waiting would return at once.
@@ -155,12 +201,17 @@ impl Transfer {
         let tensors = PyDict::new(py);
         let regions = PyList::empty(py);
         let mut notes = Vec::new();
-        if let Some((checkpoint, selection)) = &self.tensors {
-            layout::fill(py, checkpoint, selection, &loaded.regions, &tensors)?;
+        if let Some(landed) = &self.tensors {
+            landed.fill(py, &loaded.regions, &tensors)?;
             for region in loaded.regions {
                 regions.append(Region(region))?;
             }
-            notes = checkpoint.notes().iter().map(Note::to_string).collect();
+            notes = landed
+                .checkpoint
+                .notes()
+                .iter()
+                .map(Note::to_string)
+                .collect();
         }
         Ok((tensors, regions, receipt, notes))
     }

@@ -1,8 +1,13 @@
 //! A tensor as the wheel sees it: who owns the memory, where in it the elements lie, what they are.
 
+use std::sync::Arc;
+
+use crowfly_machine::gpu::{DeviceMemory, Dialect};
 use crowfly_mover::Region;
 use crowfly_mover::checkpoint::dtype::Dtype;
+use crowfly_mover::gpu::{self, CopyRequest, Gpu, To};
 use crowfly_route::place::Place;
+use crowfly_route::policy::Policy;
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 
@@ -133,10 +138,31 @@ impl View {
 
     /// In which device's memory it is.
     pub fn device(&self) -> DLDevice {
-        let device_type = abi::CPU;
-        DLDevice {
-            device_type,
-            device_id: 0,
+        let facts = self.gpu_memory().map(|memory| memory.gpu());
+        match facts {
+            None => DLDevice {
+                device_type: abi::CPU,
+                device_id: 0,
+            },
+            Some(gpu) => DLDevice {
+                device_type: match gpu.runtime().dialect() {
+                    Dialect::Cuda => abi::CUDA,
+                    Dialect::Hip => abi::ROCM,
+                },
+                device_id: gpu.facts().ordinal(),
+            },
+        }
+    }
+
+    /// Whether it is in a GPU's memory, which no core reads.
+    pub fn on_gpu(&self) -> bool {
+        self.gpu_memory().is_some()
+    }
+
+    fn gpu_memory(&self) -> Option<&Arc<DeviceMemory>> {
+        match &self.owner {
+            Owner::Region(region) => region.device().map(|(memory, _)| memory),
+            Owner::Bytes(_) => None,
         }
     }
 
@@ -153,11 +179,105 @@ impl View {
         matches!(&self.owner, Owner::Region(region) if region.follows_file())
     }
 
-    /// A compact copy in memory of its own. Python's lock is let go meanwhile.
+    /// A compact copy in memory of its own, of the same device. Python's lock is let go meanwhile.
     ///
     /// # Errors
-    /// When there is no memory, or the elements are smaller than a byte and do not follow each other.
+    /// When there is no memory, or the elements do not follow each other in a GPU's memory or are smaller than
+    /// a byte.
     pub fn copied(&self, py: Python<'_>) -> Result<Self, Fault> {
+        match (self.gpu_memory(), self.place()) {
+            (Some(memory), Place::Gpu(number)) => {
+                let gpu = Arc::new(Gpu::over(number, Arc::clone(memory.gpu())));
+                self.moved(py, To::Gpu(gpu))
+            }
+            _ => self.gathered(py),
+        }
+    }
+
+    /// The same in host memory: this tensor where it is there already, or else a compact copy.
+    ///
+    /// # Errors
+    /// As [`View::copied`].
+    pub fn in_host_memory(&self, py: Python<'_>) -> Result<Self, Fault> {
+        match self.on_gpu() {
+            true => self.moved(py, To::Host(None)),
+            false => Ok(self.another(py)),
+        }
+    }
+
+    /// A compact copy somewhere else, by a GPU's copy engine.
+    ///
+    /// # Errors
+    /// As [`View::copied`].
+    pub fn moved(&self, py: Python<'_>, to: To) -> Result<Self, Fault> {
+        let Owner::Region(region) = &self.owner else {
+            return Err(Fault::usage("bytes of Python go to no GPU by themselves"));
+        };
+        if !self.is_compact() {
+            let what = "this tensor has gaps between its elements, in a device's memory";
+            let fault = Fault::new(Class::Layout, "not-contiguous", what);
+            return Err(
+                fault.hint("make a framework's tensor of it, and take that one's .contiguous()")
+            );
+        }
+        let range = self.offset..self.offset + self.bytes();
+        let outside = || {
+            Fault::new(
+                Class::Format,
+                "out-of-range",
+                "it lies outside of its memory",
+            )
+        };
+        let from = region.part(range).ok_or_else(outside)?;
+        let request = CopyRequest {
+            from,
+            to,
+            policy: Policy::Prefer,
+            candidates: Vec::new(),
+        };
+        let copied = py.detach(|| gpu::copy(request))?;
+        let region = copied.regions.into_iter().next().ok_or_else(outside)?;
+        Ok(self.compact_in(region))
+    }
+
+    /// The same elements without gaps, at the beginning of another memory.
+    fn compact_in(&self, region: Region) -> Self {
+        Self {
+            owner: Owner::Region(region),
+            offset: 0,
+            dtype: self.dtype,
+            strides: compact(&self.shape),
+            shape: self.shape.clone(),
+            readonly: false,
+        }
+    }
+
+    /// Copies all bytes of a tensor without gaps, without the risk of a signal.
+    ///
+    /// # Errors
+    /// When the file or the device behind the memory is gone.
+    pub fn read(&self, py: Python<'_>, out: &mut [u8]) -> Result<(), Fault> {
+        let short = |why: String| Fault::new(Class::Io, "memory-gone", why);
+        let ended = || short("the memory ended before the tensor".into());
+        match &self.owner {
+            Owner::Bytes(bytes) => {
+                let all = bytes.as_bytes(py);
+                let end = self.offset + out.len();
+                out.copy_from_slice(all.get(self.offset..end).ok_or_else(ended)?);
+            }
+            Owner::Region(region) => {
+                let wanted = out.len();
+                let read = py.detach(|| region.read_at(self.offset, out));
+                if read.map_err(|error| short(error.to_string()))? < wanted {
+                    return Err(ended());
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// A compact copy in host memory, by a core.
+    fn gathered(&self, py: Python<'_>) -> Result<Self, Fault> {
         let bytes = self.bytes();
         let mut region = Region::zeroed(bytes, None)?;
         if let Some(out) = region.as_mut_slice() {
@@ -165,14 +285,7 @@ impl View {
             let from = self.pointer(py).addr();
             py.detach(|| rows.gather(from, out));
         }
-        Ok(Self {
-            owner: Owner::Region(region),
-            offset: 0,
-            dtype: self.dtype,
-            strides: compact(&self.shape),
-            shape: self.shape.clone(),
-            readonly: false,
-        })
+        Ok(self.compact_in(region))
     }
 
     fn rows(&self) -> Result<Rows, Fault> {

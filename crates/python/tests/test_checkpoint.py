@@ -1,5 +1,7 @@
 """Checkpoints: what is restored is what was saved, whoever saved it, and a kill leaves the last good one."""
 
+import asyncio
+import json
 import math
 import os
 import signal
@@ -46,7 +48,9 @@ def test_a_nested_state_comes_back_as_it_was(tmp_path):
     restored = checkpoint.restore(tmp_path)
     assert same(state, restored.state) and restored.step == 12
     assert restored.checked_bytes >= 24 + 8 + 8 and restored.unchecked_bytes == 0
-    assert checkpoint.verify(tmp_path) == []
+    verified = checkpoint.verify(tmp_path)
+    assert (verified.state, verified.faults, verified.unchecked_bytes) == ("whole", (), 0)
+    assert verified.checked_bytes == restored.checked_bytes
 
 
 def test_the_receipt_tells_stall_and_rest_apart_and_what_a_restore_would_cost(tmp_path):
@@ -59,6 +63,13 @@ def test_the_receipt_tells_stall_and_rest_apart_and_what_a_restore_would_cost(tm
     assert receipt.restore.bytes >= 1 << 20 and receipt.restore.seconds > 0
     assert sum(receipt.receipt.by_path().values()) == receipt.receipt.requested
     assert receipt.to_dict()["schema"] == "crowfly.save/1"
+
+
+def test_a_save_can_be_awaited(tmp_path):
+    async def saved():
+        return await checkpoint.save_async({"a": np.zeros(9)}, tmp_path, step=4)
+
+    assert asyncio.run(saved()).step == 4 == checkpoint.latest(tmp_path)
 
 
 def test_training_may_change_its_tensors_as_soon_as_they_are_copied(tmp_path):
@@ -165,7 +176,8 @@ def test_a_damaged_byte_is_found_and_no_tensor_is_given_out(tmp_path):
     with pytest.raises(crowfly.errors.DataDiffersError) as error:
         checkpoint.restore(tmp_path)
     assert error.value.code == "data-differs" and "`a`" in error.value.message.replace('"', "`")
-    assert len(checkpoint.verify(tmp_path)) == 1
+    verified = checkpoint.verify(tmp_path)
+    assert verified.state == "damaged" and len(verified.faults) == 1
     assert checkpoint.restore(tmp_path, check=False).state["a"].shape == (5000,)
 
 
@@ -198,6 +210,19 @@ def test_safetensors_files_and_model_folders_are_checkpoints_too(small, tmp_path
     assert part["weight"].tensor.tolist() == [[2], [5]] and part["weight"].offset == (0, 2)
     with pytest.raises(KeyError):
         checkpoint.restore(small, tensors=["nothing"])
+    verified = checkpoint.verify(small)
+    assert (verified.state, verified.checked_bytes, verified.unchecked_bytes) == ("unsure", 0, 42)
+
+
+def test_a_model_folder_with_an_index_is_a_checkpoint_too(tmp_path):
+    names = {"a": "one.safetensors", "b": "two.safetensors"}
+    for name, file in names.items():
+        crowfly.save_file({name: np.full(3, ord(name), "u1")}, tmp_path / file)
+    index = tmp_path / "model.safetensors.index.json"
+    index.write_text(json.dumps({"metadata": {"total_size": 6}, "weight_map": names}))
+    for path in (tmp_path, index):
+        state = checkpoint.restore(path, framework="np").state
+        assert {name: array.tolist() for name, array in state.items()} == {"a": [97] * 3, "b": [98] * 3}
 
 
 SAVES_FOREVER = """

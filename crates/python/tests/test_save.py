@@ -1,7 +1,11 @@
 """save_file: whole or not at all, and the same bytes as the safetensors package writes."""
 
 import os
+import signal
 import struct
+import subprocess
+import sys
+import time
 
 import pytest
 from conftest import file_bytes
@@ -54,6 +58,54 @@ def test_a_failed_save_leaves_the_old_file_and_nothing_else(small, tmp_path):
         crowfly.save_file({"x": np.zeros(3)}, tmp_path / "no" / "folder.safetensors")
     assert small.read_bytes() == before
     assert os.listdir(tmp_path) == [small.name]
+
+
+OVERWRITES = """
+import sys
+import numpy as np
+import crowfly
+number = 0
+while True:
+    number += 1
+    crowfly.save_file({"a": np.full(1 << 20, number % 251, "u1"), "n": np.array([number])}, sys.argv[1])
+    print(number, flush=True)
+"""
+
+
+def test_a_kill_at_any_instant_leaves_one_file_or_the_other(tmp_path):
+    path = tmp_path / "model.safetensors"
+    for lines, delay in ((1, 0.0), (2, 0.002), (1, 0.005), (3, 0.001), (2, 0.013)):
+        child = subprocess.Popen([sys.executable, "-c", OVERWRITES, str(path)], stdout=subprocess.PIPE, text=True)
+        last = [int(child.stdout.readline()) for _ in range(lines)][-1]
+        time.sleep(delay)
+        child.send_signal(signal.SIGKILL)
+        child.wait(timeout=60)
+        child.stdout.close()
+        loaded = crowfly.numpy.load_file(path)
+        number = int(loaded["n"][0])
+        assert number >= last and (loaded["a"] == number % 251).all()
+
+
+def test_a_file_larger_than_its_buffers_needs_no_memory_of_its_size(tmp_path):
+    """The peak is that of a process of its own, in which nothing else was ever that large."""
+    code = """
+import sys
+import numpy as np
+import crowfly
+def peak():
+    with open("/proc/self/status") as status:
+        return next(int(line.split()[1]) for line in status if line.startswith("VmHWM:")) << 10
+state = {str(n): np.full(32 << 20, n, "u1") for n in range(12)}
+before = peak()
+receipt = crowfly.save_file(state, sys.argv[1])
+assert receipt.requested > 12 * (32 << 20)
+print(peak() - before)
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", code, str(tmp_path / "large.safetensors")], capture_output=True, text=True, timeout=300
+    )
+    assert done.returncode == 0, done.stderr
+    assert int(done.stdout) <= 160 << 20, done.stdout
 
 
 def test_arrays_of_any_order_are_written_as_the_format_wants_them(tmp_path):

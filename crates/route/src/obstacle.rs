@@ -262,6 +262,10 @@ codes! {
     GpuWithoutPeerAccess = "gpu-without-peer-access",
     /// Other devices reach only part of the GPU's memory at a time: its BAR is smaller.
     SmallBar = "small-bar",
+    /// The path moves bytes of host memory only: those of a GPU pass a buffer there.
+    GpuThroughHost = "gpu-through-host",
+    /// A GPU's memory could not be shared with a process of the same host.
+    GpuMemoryNotShared = "gpu-memory-not-shared",
     /// The two GPUs share no NVLink or xGMI.
     NoGpuLink = "no-gpu-link",
     // --- storage

@@ -10,7 +10,7 @@ use super::text::{count, harmless, wrap};
 use crate::commands::ckpt::diff::{Comparison, Differing, Kind};
 use crate::commands::ckpt::ls::{Listing, Row};
 use crate::commands::ckpt::prune::Pruning;
-use crate::commands::ckpt::verify::{Verdict, Verification};
+use crate::commands::ckpt::verify::{State, Verdict, Verification};
 use crate::path::shown;
 
 /// A listing in at most `columns` columns.
@@ -117,23 +117,29 @@ pub fn verification(verification: &Verification, columns: usize, detailed: bool)
 fn sentence(verdict: &Verdict) -> String {
     let what = shown(&verdict.path);
     let tensors = count(verdict.tensors, "tensor");
-    if !verdict.faults.is_empty() {
-        let faults = count(verdict.faults.len(), "fault");
-        return format!("{}: {what}, {faults}", paint(BAD, "damaged"));
+    match verdict.state {
+        State::Damaged => {
+            let faults = count(verdict.faults.len(), "fault");
+            format!("{}: {what}, {faults}", paint(BAD, "damaged"))
+        }
+        State::Unsure => {
+            let matching = match verdict.checked {
+                Bytes(0) => String::new(),
+                checked => format!("; {checked} match theirs"),
+            };
+            format!(
+                "{}: no checksums for {} of {what}, which could be read ({tensors}, {}){matching}",
+                paint(WARN, "unsure"),
+                verdict.unchecked,
+                verdict.format.unwrap_or_default()
+            )
+        }
+        State::Whole => format!(
+            "{}: {what}, {tensors}, {} match the checksums that were saved",
+            paint(GOOD, "whole"),
+            verdict.checked
+        ),
     }
-    if verdict.checked == Bytes(0) && verdict.unchecked > Bytes(0) {
-        let format = verdict.format.unwrap_or_default();
-        return format!(
-            "{}: {what}, {tensors}, {} could be read; a {format} checkpoint has no checksums",
-            paint(WARN, "unsure"),
-            verdict.unchecked
-        );
-    }
-    format!(
-        "{}: {what}, {tensors}, {} match the checksums that were saved",
-        paint(GOOD, "whole"),
-        verdict.checked
-    )
 }
 
 /// A comparison in at most `columns` columns.

@@ -40,6 +40,11 @@ pub struct Facts {
 }
 
 impl Facts {
+    /// The number by which the runtime, and every library on top of it, calls it in this process.
+    pub const fn ordinal(&self) -> i32 {
+        self.device
+    }
+
     /// What the registration of memory with a NIC needs to know.
     pub fn for_registration(&self) -> GpuFacts {
         GpuFacts {

@@ -48,6 +48,14 @@ pub enum GpuError {
         /// Bytes of the memory.
         len: usize,
     },
+    /// Memory cannot be opened by other processes.
+    #[error("memory of {gpu} cannot be sent to another process: {why}")]
+    NotShareable {
+        /// The GPU.
+        gpu: String,
+        /// Why not.
+        why: String,
+    },
     /// An address that was handed in is not of that GPU's memory.
     #[error("{address:#x} is not memory of {gpu}: {found}")]
     NotItsMemory {
@@ -84,6 +92,7 @@ impl GpuError {
             Self::NoSuchGpu { .. } => "no-such-gpu",
             Self::Call { .. } => "gpu-call-failed",
             Self::OutOfBounds { .. } => "out-of-bounds",
+            Self::NotShareable { .. } => "not-shareable",
             Self::NotItsMemory { .. } => "not-gpu-memory",
         }
     }

@@ -41,6 +41,8 @@ pub struct Model {
     pub flush_options: i32,
     /// What it answers for `CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WRITES_ORDERING`.
     pub writes_ordering: i32,
+    /// Whether it shows what other devices write only after a flush, or after a device read it.
+    pub shows_late: bool,
 }
 
 impl Default for Model {
@@ -52,6 +54,7 @@ impl Default for Model {
             reachable: true,
             flush_options: 1,
             writes_ordering: 100,
+            shows_late: false,
         }
     }
 }

@@ -165,6 +165,7 @@ functions! {
         ipc_get("cuIpcGetMemHandle", "hipIpcGetMemHandle") (handle: *mut IpcHandle, address: u64);
         ipc_open("cuIpcOpenMemHandle_v2", "hipIpcOpenMemHandle") (address: *mut u64, handle: IpcHandle, flags: c_uint);
         ipc_close("cuIpcCloseMemHandle", "hipIpcCloseMemHandle") (address: u64);
+        address_range("cuMemGetAddressRange_v2", "hipMemGetAddressRange") (start: *mut u64, len: *mut usize, address: u64);
         pointer_attribute("cuPointerGetAttribute", "hipPointerGetAttribute") (value: *mut c_void, attribute: c_int, address: u64);
         pointer_set_attribute("cuPointerSetAttribute", "hipPointerSetAttribute") (value: *const c_void, attribute: c_int, address: u64);
         address_reserve("cuMemAddressReserve", "hipMemAddressReserve") (address: *mut u64, len: usize, alignment: usize, wanted: u64, flags: c_ulonglong);
@@ -175,6 +176,8 @@ functions! {
         memory_unmap("cuMemUnmap", "hipMemUnmap") (address: u64, len: usize);
         memory_access("cuMemSetAccess", "hipMemSetAccess") (address: u64, len: usize, access: *const AccessDescriptor, count: usize);
         memory_granularity("cuMemGetAllocationGranularity", "hipMemGetAllocationGranularity") (bytes: *mut usize, properties: *const AllocationProperties, option: c_int);
+        export_handle("cuMemExportToShareableHandle", "hipMemExportToShareableHandle") (shareable: *mut c_void, handle: u64, kind: c_int, flags: c_ulonglong);
+        import_handle("cuMemImportFromShareableHandle", "hipMemImportFromShareableHandle") (handle: *mut u64, shareable: *mut c_void, kind: c_int);
         range_handle("cuMemGetHandleForAddressRange", "hipMemGetHandleForAddressRange") (handle: *mut c_void, address: u64, len: usize, kind: c_int, flags: c_ulonglong);
         wait_value("cuStreamWaitValue32_v2", "") (stream: Handle, address: u64, value: u32, flags: c_uint);
         wait_value_masked("", "hipStreamWaitValue32") (stream: Handle, address: u64, value: u32, flags: c_uint, mask: u32);

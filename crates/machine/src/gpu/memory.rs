@@ -7,12 +7,15 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use super::abi::{
-    self, ACCESS_READ_WRITE, ALLOCATION_PINNED, AccessDescriptor, AllocationProperties, IpcHandle,
-    Location,
+    self, ACCESS_READ_WRITE, ALLOCATION_PINNED, AccessDescriptor, AllocationProperties, Location,
 };
 use super::device::Gpu;
 use super::error::GpuError;
 use crate::verbs::Pinned;
+
+mod share;
+
+pub use share::Shared;
 
 /// Keeps memory of another library alive.
 pub type Keeper = Arc<dyn Any + Send + Sync>;
@@ -38,7 +41,8 @@ enum Owner {
         reserved: usize,
         pieces: Vec<(u64, usize)>,
     },
-    Ipc,
+    /// Where the allocation starts that was opened.
+    Ipc(u64),
     Other(#[expect(dead_code, reason = "held for its drop")] Keeper),
 }
 
@@ -79,7 +83,7 @@ impl Drop for DeviceMemory {
             // SAFETY: allocated by this type and not freed; in-flight work holds an `Arc` of it.
             Owner::Allocator => drop(unsafe { f.free(self.address) }),
             // SAFETY: opened by this type, and as above.
-            Owner::Ipc => drop(unsafe { f.ipc_close(self.address) }),
+            Owner::Ipc(start) => drop(unsafe { f.ipc_close(*start) }),
             Owner::Map { reserved, pieces } => self.unmap(*reserved, pieces),
             Owner::Other(_) => {}
         }
@@ -138,6 +142,26 @@ impl DeviceMemory {
             })
         };
         let (reserved, piece) = (whole(len)?, whole(piece)?);
+        let mut done = 0;
+        Self::assemble(gpu, len, reserved, || {
+            let bytes = piece.min(reserved - done);
+            let mut handle = 0;
+            // SAFETY: it writes one handle and reads the properties.
+            gpu.did(unsafe { f.memory_create(&raw mut handle, bytes, &raw const properties, 0) })?;
+            done += bytes;
+            Ok((handle, bytes))
+        })
+    }
+
+    /// Maps physical pieces side by side into new addresses, until `reserved` bytes are mapped. The
+    /// GPU is current.
+    fn assemble(
+        gpu: &Arc<Gpu>,
+        len: usize,
+        reserved: usize,
+        mut next: impl FnMut() -> Result<(u64, usize), GpuError>,
+    ) -> Result<Arc<Self>, GpuError> {
+        let f = gpu.functions();
         let mut address = 0;
         // SAFETY: it writes one address.
         gpu.did(unsafe { f.address_reserve(&raw mut address, reserved, 0, 0, 0) })?;
@@ -153,10 +177,7 @@ impl DeviceMemory {
         };
         let mut done = 0;
         while done < reserved {
-            let bytes = piece.min(reserved - done);
-            let mut handle = 0;
-            // SAFETY: it writes one handle and reads the properties.
-            gpu.did(unsafe { f.memory_create(&raw mut handle, bytes, &raw const properties, 0) })?;
+            let (handle, bytes) = next()?;
             // SAFETY: the range lies in the reservation and nothing is mapped there.
             let mapped = unsafe { f.memory_map(address + done as u64, bytes, 0, handle, 0) };
             if mapped.is_err() {
@@ -170,7 +191,10 @@ impl DeviceMemory {
             done += bytes;
         }
         let access = AccessDescriptor {
-            location,
+            location: Location {
+                kind: abi::LOCATION_DEVICE,
+                id: gpu.device(),
+            },
             flags: ACCESS_READ_WRITE,
         };
         // SAFETY: the whole range is mapped; it reads one descriptor.
@@ -191,25 +215,6 @@ impl DeviceMemory {
         }
         // SAFETY: reserved by `map`, and nothing is mapped there any more.
         drop(unsafe { f.address_free(self.address, reserved) });
-    }
-
-    /// Memory that another process allocated and sent the handle of. It must stay allocated there
-    /// until this is dropped.
-    ///
-    /// # Errors
-    /// When the runtime cannot open it: it is this process's own, or of a GPU out of reach.
-    pub fn open(gpu: &Arc<Gpu>, handle: &IpcHandle, len: usize) -> Result<Arc<Self>, GpuError> {
-        let _current = gpu.enter()?;
-        let mut address = 0;
-        let flags = abi::IPC_LAZY_PEER_ACCESS;
-        // SAFETY: it writes one address; the runtime checks the handle.
-        gpu.did(unsafe { gpu.functions().ipc_open(&raw mut address, *handle, flags) })?;
-        Ok(Arc::new(Self {
-            gpu: Arc::clone(gpu),
-            address,
-            len,
-            owner: Owner::Ipc,
-        }))
     }
 
     /// Memory of another library of this process, such as a tensor's.
@@ -276,22 +281,9 @@ impl DeviceMemory {
         match self.owner {
             Owner::Allocator => Making::Allocated,
             Owner::Map { .. } => Making::Mapped,
-            Owner::Ipc => Making::Opened,
+            Owner::Ipc(_) => Making::Opened,
             Owner::Other(_) => Making::Lent,
         }
-    }
-
-    /// What another process opens the memory by. Only memory made in one piece can be sent so.
-    ///
-    /// # Errors
-    /// What the runtime answers.
-    pub fn handle(&self) -> Result<IpcHandle, GpuError> {
-        let _current = self.gpu.enter()?;
-        let mut handle = IpcHandle { bytes: [0; 64] };
-        // SAFETY: it writes one handle.
-        let got = unsafe { self.gpu.functions().ipc_get(&raw mut handle, self.address) };
-        self.gpu.did(got)?;
-        Ok(handle)
     }
 
     /// Has the runtime's own copies from and to this memory be seen in order by other devices, as

@@ -69,6 +69,7 @@ pub struct Archive {
     pub(super) tensors: BTreeMap<String, ArchivedTensor>,
     objects: BTreeMap<String, Value>,
     objects_of_ranks: BTreeMap<u32, BTreeMap<String, Value>>,
+    paths: BTreeMap<String, Vec<Value>>,
     notes: Vec<String>,
     _reading: Option<Lock>,
 }
@@ -279,6 +280,7 @@ impl Archive {
             tensors,
             objects: manifest.objects,
             objects_of_ranks: manifest.objects_of_ranks,
+            paths: BTreeMap::new(),
             notes: Vec::new(),
             _reading: reading,
         };
@@ -302,6 +304,7 @@ impl Archive {
             tensors: contents.tensors,
             objects: contents.objects,
             objects_of_ranks: BTreeMap::new(),
+            paths: contents.paths,
             notes: contents.notes,
             _reading: None,
         };
@@ -363,6 +366,7 @@ impl Archive {
             tensors,
             objects,
             objects_of_ranks: BTreeMap::new(),
+            paths: BTreeMap::new(),
             notes: checkpoint.notes().iter().map(Note::to_string).collect(),
             _reading: None,
         })
@@ -440,6 +444,12 @@ impl Archive {
     /// The values beside the tensors as this rank saved them; of a rank that did not save, rank 0's.
     pub fn objects_of(&self, rank: u32) -> &BTreeMap<String, Value> {
         self.objects_of_ranks.get(&rank).unwrap_or(&self.objects)
+    }
+
+    /// Where in the nested state of a distributed checkpoint its tensors and values stood, by name: keys of
+    /// dictionaries (text) and places in lists (numbers). Others' names are all there is.
+    pub const fn paths(&self) -> &BTreeMap<String, Vec<Value>> {
+        &self.paths
     }
 
     /// What was odd, though no reason to refuse.

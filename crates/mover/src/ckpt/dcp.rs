@@ -43,6 +43,7 @@ pub(super) struct Contents {
     pub files: Vec<(PathBuf, u64)>,
     pub tensors: BTreeMap<String, ArchivedTensor>,
     pub objects: BTreeMap<String, Json>,
+    pub paths: BTreeMap<String, Vec<Json>>,
     pub notes: Vec<String>,
 }
 
@@ -224,6 +225,7 @@ pub(super) fn open(folder: &Path) -> Result<Contents, DcpError> {
         files: files.map(|(_, path, length)| (path, length)).collect(),
         tensors,
         objects,
+        paths: described.paths,
         notes,
     })
 }

@@ -8,10 +8,7 @@ use super::manifest::{PartEntry, Sums, TensorEntry};
 use super::state::TensorPart;
 use crate::checkpoint::header;
 use crate::digest;
-use crate::fabric::{Caches, copy_slice};
-
-/// Copies shorter than this, in bytes, are quicker through the caches.
-const FITS_THE_CACHES: usize = 256 << 10;
+use crate::save::gather;
 
 /// A safetensors file: its header, and the borrowed tensors that follow it.
 pub(super) struct Image<'a> {
@@ -108,35 +105,11 @@ impl<'a> Image<'a> {
 
     /// Copies the image's bytes from `at` on into `out`, as many as both have; how many.
     pub(super) fn copy(&self, at: u64, out: &mut [u8]) -> usize {
-        let wanted = at..self.length.min(at + out.len() as u64);
-        let mut copied = 0;
-        let mut put = |range: Range<u64>, bytes: &[u8]| {
-            let start = range.start.max(wanted.start);
-            let end = range.end.min(wanted.end);
-            if start >= end {
-                return;
-            }
-            let from = (start - range.start) as usize..(end - range.start) as usize;
-            let to = (start - at) as usize..(end - at) as usize;
-            if let (Some(out), Some(bytes)) = (out.get_mut(to), bytes.get(from)) {
-                // What goes to the drive next is not wanted in the caches of whoever trains.
-                let caches = match bytes.len() < FITS_THE_CACHES {
-                    true => Caches::Keep,
-                    false => Caches::Pass,
-                };
-                copy_slice(bytes, out, caches);
-                copied += bytes.len();
-            }
-        };
-        put(0..self.header.len() as u64, &self.header);
-        let first = self.parts.partition_point(|p| p.range.end <= wanted.start);
-        for placed in self.parts.iter().skip(first) {
-            if placed.range.start >= wanted.end {
-                break;
-            }
-            put(placed.range.clone(), placed.part.bytes);
-        }
-        copied
+        let header = std::iter::once((0..self.header.len() as u64, self.header.as_slice()));
+        let first = self.parts.partition_point(|placed| placed.range.end <= at);
+        let parts = self.parts.iter().skip(first);
+        let parts = parts.map(|placed| (placed.range.clone(), placed.part.bytes));
+        gather(header.chain(parts), at, out)
     }
 
     /// What stays when the borrowed bytes are gone.

@@ -49,7 +49,8 @@ impl Lock {
     /// # Errors
     /// As above; [`io::ErrorKind::TimedOut`] when others held it all the time.
     pub(crate) fn within(path: &Path, share: Share, patience: Duration) -> io::Result<Self> {
-        let deadline = Instant::now() + patience;
+        // More patience than a clock can count is no deadline at all.
+        let deadline = Instant::now().checked_add(patience);
         let mut pause = FIRST_LOOK;
         loop {
             let file = OpenOptions::new()
@@ -62,7 +63,7 @@ impl Lock {
             if let Some(lock) = Self::take(file, share)? {
                 return Ok(lock);
             }
-            if Instant::now() >= deadline {
+            if deadline.is_some_and(|deadline| Instant::now() >= deadline) {
                 return Err(io::Error::from(io::ErrorKind::TimedOut));
             }
             sleep(pause);

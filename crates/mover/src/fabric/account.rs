@@ -37,6 +37,8 @@ pub(crate) struct Account {
     pub wall: Duration,
     pub cpu: CpuSeconds,
     pub verification: Verification,
+    /// What came of making it visible to the destination's device, where that was to be done.
+    pub visibility: Option<Visibility>,
 }
 
 impl Account {
@@ -126,13 +128,22 @@ impl Account {
         if self.plan.reaches_host() {
             return Registration::visible_to_the_host();
         }
-        let doubt = |visibility: &Visibility| match visibility {
-            Visibility::Unknown(_) => 2,
-            Visibility::Flushed(_) => 1,
-            Visibility::NotNeeded(_) => 0,
-        };
-        let said = used.map(|way| way.visibility.clone()).max_by_key(doubt);
+        let said = used.filter_map(|way| way.visibility.clone());
+        let said = said.chain(self.visibility.clone()).reduce(less_certain);
         said.unwrap_or_else(|| Visibility::NotNeeded("nothing was written".into()))
+    }
+}
+
+/// The less certain of two; of two that are as certain the first.
+pub(crate) fn less_certain(one: Visibility, other: Visibility) -> Visibility {
+    let doubt = |visibility: &Visibility| match visibility {
+        Visibility::Unknown(_) => 2,
+        Visibility::Flushed(_) => 1,
+        Visibility::NotNeeded(_) => 0,
+    };
+    match doubt(&other) > doubt(&one) {
+        true => other,
+        false => one,
     }
 }
 

@@ -57,13 +57,7 @@ impl Provider for Cma {
 
     fn register(&self, memory: &Arc<Backing>, _: Access) -> Result<Registration, Vec<Obstacle>> {
         match memory.place() {
-            Place::Host(_) => Ok(Registration {
-                address: 0,
-                key: Vec::new(),
-                keep: Arc::new(()),
-                obstacles: Vec::new(),
-                visibility: Registration::visible_to_the_host(),
-            }),
+            Place::Host(_) => Ok(Registration::by_copies(memory)),
             place => Err(vec![super::hops::no_copy(place)]),
         }
     }

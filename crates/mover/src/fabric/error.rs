@@ -184,6 +184,14 @@ pub enum FabricError {
         /// The peer.
         peer: Incarnation,
     },
+    /// A GPU failed while bytes of its memory were copied.
+    #[error("{gpu} failed while its memory was copied: {why}")]
+    GpuFailed {
+        /// Which one.
+        gpu: String,
+        /// What it answered.
+        why: String,
+    },
     /// Memory could not be had.
     #[error("{0}")]
     Memory(std::sync::Arc<MemoryError>),
@@ -258,6 +266,7 @@ impl FabricError {
             Self::Registration { .. } => "registration-refused",
             Self::StillInUse { .. } => "region-in-use",
             Self::StillMapped { .. } => "region-still-mapped",
+            Self::GpuFailed { .. } => "gpu-call-failed",
             Self::Memory(error) => error.code(),
             Self::Setup { .. } => "setup-failed",
             Self::Listen { .. } => "listen-failed",

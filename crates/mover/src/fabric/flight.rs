@@ -209,6 +209,7 @@ impl Flight {
             wall: now.saturating_sub(self.started),
             cpu: self.cpu,
             verification: Verification::NotAsked,
+            visibility: None,
         }
     }
 

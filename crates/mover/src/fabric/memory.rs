@@ -13,6 +13,7 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::ptr::NonNull;
 use std::sync::Arc;
 
+use crowfly_machine::gpu::{DeviceMemory, PeerRefusal};
 use crowfly_machine::verbs::Pinned;
 use crowfly_route::place::Place;
 use crowfly_route::receipt::CpuSeconds;
@@ -24,6 +25,7 @@ use crate::memory::{MemoryError, bind};
 
 mod attach;
 mod copy;
+mod device;
 mod duo;
 mod shared;
 mod zip;
@@ -42,6 +44,8 @@ enum Owner {
     Mapping,
     /// Someone else, once this is dropped.
     Other(#[expect(dead_code, reason = "held for its drop")] Keeper),
+    /// A GPU, whose memory no core may touch.
+    Device(device::Device),
 }
 
 /// Bytes that live until the last user lets go.
@@ -166,6 +170,39 @@ impl Backing {
         })
     }
 
+    /// Memory of GPU number `gpu`.
+    pub(crate) fn of_gpu(gpu: u32, memory: Arc<DeviceMemory>, writable: bool) -> io::Result<Self> {
+        let base = NonNull::new(memory.address() as *mut u8);
+        Ok(Self {
+            base: base.ok_or_else(|| io::Error::other("memory at address 0"))?,
+            len: memory.len(),
+            owner: Owner::Device(device::Device::new(memory)),
+            file: None,
+            writable,
+            place: Place::Gpu(gpu),
+        })
+    }
+
+    /// The GPU's memory that the bytes are; `None` of host memory.
+    pub(crate) const fn device(&self) -> Option<&Arc<DeviceMemory>> {
+        match &self.owner {
+            Owner::Device(device) => Some(device.memory()),
+            Owner::Mapping | Owner::Other(_) => None,
+        }
+    }
+
+    const fn by_gpu(&self) -> Option<&device::Device> {
+        match &self.owner {
+            Owner::Device(device) => Some(device),
+            Owner::Mapping | Owner::Other(_) => None,
+        }
+    }
+
+    /// Whether a core may touch the bytes.
+    fn is_host(&self) -> bool {
+        matches!(self.place, Place::Host(_))
+    }
+
     /// How many bytes there are.
     pub const fn len(&self) -> usize {
         self.len
@@ -244,9 +281,28 @@ impl Part<'_> {
         unsafe { self.backing.as_ptr().add(self.start) }
     }
 
+    /// At most so many bytes of its start.
+    fn first(self, most: usize) -> Self {
+        Self {
+            len: self.len.min(most),
+            ..self
+        }
+    }
+
+    /// What is left from `skip` bytes on.
+    fn skip(self, skip: usize) -> Self {
+        let skip = skip.min(self.len);
+        Self {
+            start: self.start + skip,
+            len: self.len - skip,
+            ..self
+        }
+    }
+
     /// Copies this part into another of the same length, which may overlap it; past the caches
     /// where that is asked for and possible, and with the help of a second core, whose cost this
-    /// answers.
+    /// answers. Between memories of GPUs it is one of them that copies, where it reaches the other;
+    /// what else comes from or goes to a GPU passes a buffer.
     pub(crate) fn copy_to(
         self,
         to: Part<'_>,
@@ -255,6 +311,9 @@ impl Part<'_> {
     ) -> io::Result<CpuSeconds> {
         if !to.backing.writable || to.len != self.len {
             return Err(io::Error::from(io::ErrorKind::PermissionDenied));
+        }
+        if !self.backing.is_host() || !to.backing.is_host() {
+            return self.copy_by_gpu(to).map(|()| CpuSeconds::default());
         }
         // SAFETY: both parts lie inside mappings that live as long as their backings, the target is
         // mapped writable, and `copy` allows them to overlap. No references to the bytes exist.
@@ -268,6 +327,88 @@ impl Part<'_> {
                 }
             }
         }
+    }
+
+    fn copy_by_gpu(self, to: Part<'_>) -> io::Result<()> {
+        if let (Some(from), Some(into)) = (self.backing.by_gpu(), to.backing.by_gpu())
+            && reaches(self.backing, to.backing).is_ok()
+        {
+            return from.copy_to(self.start..self.start + self.len, into, to.start);
+        }
+        match (self.backing.is_host(), to.backing.is_host()) {
+            (_, true) => self.in_steps(|from, done| {
+                from.drain(|bytes, len| Ok(to.skip(done).put_raw(bytes, len)))
+            }),
+            (true, false) => to.in_steps(|into, done| {
+                let from = self.skip(done);
+                into.fill(|bytes, len| Ok(from.get_raw(bytes, len)))
+            }),
+            (false, false) => self.in_steps(|from, done| {
+                from.drain(|bytes, len| {
+                    to.skip(done).first(len).fill(|buffer, len| {
+                        // SAFETY: both are buffers of at least `len` bytes, and different ones.
+                        unsafe { std::ptr::copy_nonoverlapping(bytes, buffer, len) };
+                        Ok(len)
+                    })
+                })
+            }),
+        }
+    }
+
+    /// Does a step of the work on what is left of this part until nothing is.
+    fn in_steps(self, step: impl Fn(Self, usize) -> io::Result<usize>) -> io::Result<()> {
+        let mut done = 0;
+        while done < self.len {
+            match step(self.skip(done), done)? {
+                0 => return Err(io::Error::from(io::ErrorKind::UnexpectedEof)),
+                moved => done += moved,
+            }
+        }
+        Ok(())
+    }
+
+    /// Lets `put` write the start of this part: in place where it is host memory, through a buffer
+    /// where it is a GPU's. Answers how many bytes were put.
+    fn fill(self, put: impl FnOnce(*mut u8, usize) -> io::Result<usize>) -> io::Result<usize> {
+        match (self.backing.by_gpu(), self.backing.is_host()) {
+            (Some(device), _) => device.fill(self.start..self.start + self.len, put),
+            (None, true) => put(self.pointer(), self.len),
+            (None, false) => Err(io::Error::from(io::ErrorKind::Unsupported)),
+        }
+    }
+
+    /// Lets `take` have the start of this part, as [`Part::fill`] does the other way.
+    fn drain(self, take: impl FnOnce(*const u8, usize) -> io::Result<usize>) -> io::Result<usize> {
+        match (self.backing.by_gpu(), self.backing.is_host()) {
+            (Some(device), _) => device.drain(self.start..self.start + self.len, take),
+            (None, true) => take(self.pointer(), self.len),
+            (None, false) => Err(io::Error::from(io::ErrorKind::Unsupported)),
+        }
+    }
+
+    /// Copies up to `len` bytes into this part of host memory, from memory of that length.
+    fn put_raw(self, bytes: *const u8, len: usize) -> usize {
+        let len = len.min(self.len);
+        // SAFETY: `len` bytes lie inside this part and behind the pointer, which cannot overlap: no
+        // references to registered memory exist, and buffers are nobody else's.
+        unsafe { std::ptr::copy_nonoverlapping(bytes, self.pointer(), len) };
+        len
+    }
+
+    /// Copies up to `len` bytes out of this part of host memory, into memory of that length.
+    fn get_raw(self, out: *mut u8, len: usize) -> usize {
+        let len = len.min(self.len);
+        // SAFETY: as in `put_raw`.
+        unsafe { std::ptr::copy_nonoverlapping(self.pointer(), out, len) };
+        len
+    }
+}
+
+/// Whether the copy engine of one GPU gets from its memory to the other's.
+pub(crate) fn reaches(from: &Backing, to: &Backing) -> Result<(), PeerRefusal> {
+    match (from.device(), to.device()) {
+        (Some(from), Some(to)) => from.gpu().reach(to.gpu()),
+        _ => Ok(()),
     }
 }
 
@@ -310,57 +451,82 @@ impl Span {
         }
     }
 
-    /// Receives from a socket straight into this part.
+    fn part(&self) -> Part<'_> {
+        Part {
+            backing: &self.backing,
+            start: self.range.start,
+            len: self.range.len(),
+        }
+    }
+
+    /// Lets `put` write the start of this part; see [`Part::fill`].
+    fn fill(&self, put: impl FnOnce(*mut u8, usize) -> io::Result<usize>) -> io::Result<usize> {
+        self.part().fill(put)
+    }
+
+    /// Receives from a socket into this part: straight, where it is host memory.
     pub(crate) fn receive(&self, socket: BorrowedFd<'_>) -> io::Result<usize> {
         if !self.backing.writable {
             return Err(io::Error::from(io::ErrorKind::PermissionDenied));
         }
-        // SAFETY: the kernel writes only inside this part, which lives as long as the span.
-        let got = unsafe {
-            libc::recv(
-                socket.as_raw_fd(),
-                self.pointer().cast(),
-                self.len(),
-                libc::MSG_DONTWAIT,
-            )
-        };
-        usize::try_from(got).map_err(|_| io::Error::last_os_error())
+        self.fill(|to, len| {
+            // SAFETY: `fill` gives memory of that length that the kernel may write.
+            let got = unsafe { libc::recv(socket.as_raw_fd(), to.cast(), len, libc::MSG_DONTWAIT) };
+            usize::try_from(got).map_err(|_| io::Error::last_os_error())
+        })
     }
 
     /// Sends this part to a socket by a copy. Handing over the pages of a memory file with
     /// `sendfile` was tried and was slower over loopback: 1.2 to 2.1 GB/s against 1.9 to 3.4 in
     /// interleaved runs of 64 MiB transfers (2026-11-29, 2 processors).
     pub(crate) fn send_to(&self, socket: BorrowedFd<'_>) -> io::Result<usize> {
-        // SAFETY: the kernel only reads inside this part, which lives as long as the span.
-        let sent = unsafe {
-            libc::send(
-                socket.as_raw_fd(),
-                self.pointer().cast(),
-                self.len(),
-                libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL,
-            )
-        };
-        usize::try_from(sent).map_err(|_| io::Error::last_os_error())
+        self.part().drain(|from, len| {
+            let flags = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
+            // SAFETY: `drain` gives memory of that length, which the kernel only reads.
+            let sent = unsafe { libc::send(socket.as_raw_fd(), from.cast(), len, flags) };
+            usize::try_from(sent).map_err(|_| io::Error::last_os_error())
+        })
     }
 
     /// Copies bytes into this part; returns how many fitted.
-    pub(crate) fn put(&self, bytes: &[u8]) -> usize {
-        if !self.backing.writable {
-            return 0;
-        }
+    ///
+    /// # Errors
+    /// What the GPU answers, where it is one's memory.
+    pub(crate) fn put(&self, bytes: &[u8]) -> io::Result<usize> {
         let len = bytes.len().min(self.len());
-        // SAFETY: `len` bytes lie inside this part and inside the slice, which cannot overlap: no
-        // references to registered memory exist.
-        unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), self.pointer(), len) };
-        len
+        if !self.backing.writable {
+            return Ok(0);
+        }
+        self.part().first(len).in_steps(|into, done| {
+            let rest = bytes.get(done..).unwrap_or_default();
+            into.fill(|buffer, room| {
+                let len = room.min(rest.len());
+                // SAFETY: `fill` gives memory of `room` bytes, which no slice can overlap: no
+                // references to registered memory exist.
+                unsafe { std::ptr::copy_nonoverlapping(rest.as_ptr(), buffer, len) };
+                Ok(len)
+            })
+        })?;
+        Ok(len)
     }
 
     /// Copies bytes out of this part; returns how many there were.
-    pub(crate) fn get(&self, out: &mut [u8]) -> usize {
+    ///
+    /// # Errors
+    /// What the GPU answers, where it is one's memory.
+    pub(crate) fn get(&self, out: &mut [u8]) -> io::Result<usize> {
         let len = out.len().min(self.len());
-        // SAFETY: as in `put`.
-        unsafe { std::ptr::copy_nonoverlapping(self.pointer(), out.as_mut_ptr(), len) };
-        len
+        let mut done = 0;
+        while done < len {
+            let rest = out.get_mut(done..len).unwrap_or_default();
+            done += self.part().skip(done).drain(|bytes, there| {
+                let len = there.min(rest.len());
+                // SAFETY: `drain` gives memory of `there` bytes, which no exclusive slice overlaps.
+                unsafe { std::ptr::copy_nonoverlapping(bytes, rest.as_mut_ptr(), len) };
+                Ok(len)
+            })?;
+        }
+        Ok(len)
     }
 }
 
@@ -473,6 +639,34 @@ impl Buffer {
         }
     }
 
+    /// Memory of GPU number `gpu`: peers and NICs reach it as far as the machine allows, by RDMA, by
+    /// the copy engines of GPUs, or through host memory.
+    ///
+    /// # Errors
+    /// When the memory has no address, which none has.
+    pub fn of_gpu(gpu: u32, memory: Arc<DeviceMemory>) -> Result<Self, MemoryError> {
+        let bytes = memory.len();
+        let backing = Backing::of_gpu(gpu, memory, true);
+        let backing = backing.map_err(|source| MemoryError::Host { bytes, source })?;
+        Ok(Self {
+            backing: Arc::new(backing),
+        })
+    }
+
+    /// `len` new bytes of a GPU's memory; what they hold is not defined.
+    ///
+    /// # Errors
+    /// When the GPU has no room.
+    pub fn on_gpu(gpu: &crate::gpu::Gpu, len: usize) -> Result<Self, MemoryError> {
+        let memory = DeviceMemory::allocate(gpu.device(), len);
+        let memory = memory.map_err(|source| MemoryError::Gpu {
+            gpu: gpu.index(),
+            bytes: len,
+            source,
+        })?;
+        Self::of_gpu(gpu.index(), memory)
+    }
+
     /// Hands the backing over for registration.
     pub(crate) fn into_backing(self) -> Arc<Backing> {
         self.backing
@@ -502,7 +696,7 @@ impl Buffer {
 
     /// The bytes; empty when they are not host memory.
     pub fn as_slice(&self) -> &[u8] {
-        if !matches!(self.backing.place, Place::Host(_)) {
+        if !self.backing.is_host() {
             return &[];
         }
         // SAFETY: the bytes are initialised host memory, and this buffer is the backing's only
@@ -512,7 +706,7 @@ impl Buffer {
 
     /// The bytes for writing; `None` when they are not host memory or may only be read.
     pub fn as_mut_slice(&mut self) -> Option<&mut [u8]> {
-        let host = matches!(self.backing.place, Place::Host(_));
+        let host = self.backing.is_host();
         // SAFETY: as in `as_slice`, and `&mut self` makes this the only reference.
         (host && self.backing.writable)
             .then(|| unsafe { std::slice::from_raw_parts_mut(self.backing.as_ptr(), self.len()) })
@@ -533,9 +727,11 @@ mod tests {
         let copy = rustix::io::dup(file).expect("dup");
         let mapped = Arc::new(Backing::map(copy, 10_000, false).expect("mapped"));
         let mut out = [0; 2];
-        assert_eq!(mapped.span(9_998..10_000).expect("inside").get(&mut out), 2);
+        let read = mapped.span(9_998..10_000).expect("inside").get(&mut out);
+        assert_eq!(read.expect("host memory"), 2);
         assert_eq!(out, [0, 7]);
-        assert_eq!(mapped.span(0..1).expect("inside").put(&[1]), 0, "read only");
+        let put = mapped.span(0..1).expect("inside").put(&[1]);
+        assert_eq!(put.expect("host memory"), 0, "read only");
         assert!(mapped.span(9_999..10_001).is_none());
     }
 

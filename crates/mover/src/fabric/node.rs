@@ -32,7 +32,7 @@ use super::region::{Access, Region, RegionCore, Registered, Registrar, Registrat
 use super::regions::Regions;
 use super::session::Sessions;
 use super::settings::{Options, Settings};
-use super::shm::Shm;
+use super::shm::{Devices, Shm};
 use super::socket::Socket;
 use super::stash::Stash;
 use super::tcp::Sockets;
@@ -134,6 +134,7 @@ impl Fabric {
                 sockets: Arc::clone(&sockets),
                 copier: Arc::clone(&copier),
                 listening: name.clone(),
+                devices: Arc::new(Devices::of(&settings.gpus)),
             }));
             let cma = Nic::new(Arc::new(Cma {
                 sockets: Arc::clone(&sockets),

@@ -12,6 +12,7 @@ use crowfly_route::policy::Policy;
 use crowfly_route::receipt::{Path, Visibility};
 
 use super::descriptor::{DescriptorId, RegionDescriptor};
+use super::hops;
 use super::identity::Incarnation;
 use super::provider::{RailId, Registration, Verb};
 use super::rail::Rail;
@@ -31,6 +32,12 @@ pub(crate) struct Kind<'a> {
 }
 
 impl Kind<'_> {
+    /// Whether a GPU's memory is at either end. How its bytes go may turn out only on the way.
+    pub(crate) fn is_of_a_gpu(&self) -> bool {
+        let (from, to) = self.ends();
+        [from, to].iter().any(|place| hops::gpu_of(place).is_some())
+    }
+
     /// The two ends, in the direction of the bytes.
     fn ends(&self) -> (Place, Place) {
         let here = self
@@ -56,8 +63,9 @@ pub(crate) struct Way {
     pub nic: String,
     pub class: Class,
     pub route: Route,
-    /// Whether the device of the destination sees what this rail's NIC wrote.
-    pub visibility: Visibility,
+    /// Whether the device of the destination sees what this rail's NIC wrote; `None` where something is
+    /// to be done first, which tells.
+    pub visibility: Option<Visibility>,
 }
 
 /// Which rails may carry transfers between two memories.
@@ -93,10 +101,20 @@ impl Plan {
         }
     }
 
-    /// Notes what a receipt would say of a rail.
-    pub(crate) fn goes_by(&mut self, id: RailId, rail: &Rail, local: Option<&RegionCore>) {
+    /// Notes what a receipt would say of a rail, by a detour through host memory or without.
+    pub(crate) fn goes_by(
+        &mut self,
+        id: RailId,
+        rail: &Rail,
+        local: Option<&RegionCore>,
+        detour: bool,
+    ) {
         let (from, to) = (self.from.clone(), self.to.clone());
         let route = rail.link.route(self.verb, from, to);
+        let route = match detour {
+            true => hops::through_host(route),
+            false => route,
+        };
         let way = Way {
             path: rail.path,
             nic: rail.nic.clone(),
@@ -104,6 +122,7 @@ impl Plan {
             visibility: self.visibility(rail, local),
             route,
         };
+        self.ways.retain(|(known, _)| *known != id);
         self.ways.push((id, Arc::new(way)));
     }
 
@@ -118,21 +137,27 @@ impl Plan {
     }
 
     /// What a rail's NIC said when the memory was registered with it.
-    fn visibility(&self, rail: &Rail, local: Option<&RegionCore>) -> Visibility {
-        let unknown = |why: &str| Visibility::Unknown(why.into());
+    fn visibility(&self, rail: &Rail, local: Option<&RegionCore>) -> Option<Visibility> {
+        let unknown = |why: &str| Some(Visibility::Unknown(why.into()));
         if self.reaches_host() {
-            return Registration::visible_to_the_host();
+            return Some(Registration::visible_to_the_host());
+        }
+        if rail.path != Path::Verbs {
+            // Threads of the two processes have the GPU copy, and wait for it.
+            return Some(Registration::copied_by_the_gpu());
         }
         let Some(region) = local.filter(|_| self.verb == Verb::Read) else {
             return unknown(
-                "the peer knows how its device sees what a NIC writes, and was not asked",
+                "the peer flushes before it counts a value or hands over a message; whether it has was not asked",
             );
         };
-        let known = region.registration(rail.path, &rail.nic);
-        known.map_or_else(
-            || unknown("the memory is not registered with the NIC that wrote it"),
-            |registration| registration.visibility.clone(),
-        )
+        match region.registration(rail.path, &rail.nic) {
+            None => unknown("the memory is not registered with the NIC that wrote it"),
+            Some(registration) => match registration.flush {
+                Some(_) => None,
+                None => Some(registration.visibility.clone()),
+            },
+        }
     }
 
     /// Whether the bytes come to rest in host memory.

@@ -126,9 +126,35 @@ pub struct Registration {
     pub obstacles: Vec<Obstacle>,
     /// Whether the memory's device sees what the NIC wrote into it, and why.
     pub visibility: Visibility,
+    /// What makes the NIC's writes visible to the memory's device and says what came of it; `None`
+    /// where there is nothing to be done.
+    pub flush: Option<Flush>,
 }
 
+/// Makes what a NIC wrote visible to the memory's device.
+pub type Flush = Arc<dyn Fn() -> Visibility + Send + Sync>;
+
 impl Registration {
+    /// A registration by which threads of this process copy, to which a NIC's keys mean nothing.
+    pub(crate) fn by_copies(memory: &Backing) -> Self {
+        Self {
+            address: 0,
+            key: Vec::new(),
+            keep: Arc::new(()),
+            obstacles: Vec::new(),
+            visibility: match memory.device() {
+                Some(_) => Self::copied_by_the_gpu(),
+                None => Self::visible_to_the_host(),
+            },
+            flush: None,
+        }
+    }
+
+    /// What is said where a GPU's copy engine wrote the bytes.
+    pub fn copied_by_the_gpu() -> Visibility {
+        Visibility::NotNeeded("the GPU's copies were waited for".into())
+    }
+
     /// What is said of host memory.
     pub fn visible_to_the_host() -> Visibility {
         Visibility::NotNeeded("host memory is coherent with the CPU and with DMA".into())
@@ -253,6 +279,9 @@ pub struct Op {
     pub segments: Vec<Segment>,
     /// What the receiver is told once the bytes are there, and the transfer it belongs to.
     pub imm: Option<(Imm, FlightId)>,
+    /// Whether it may only go straight: a link that would have to take a [`Link::detour`] answers
+    /// [`OpError::Elsewhere`].
+    pub straight: bool,
 }
 
 impl Op {
@@ -312,6 +341,8 @@ pub enum OpError {
     Rail(String),
     /// The op itself cannot work: the error for the caller.
     Op(FabricError),
+    /// The link turned out not to reach the memory, and works on for others; why.
+    Elsewhere(Vec<Obstacle>),
 }
 
 /// An op's work, left to the thread that posted it. It calls [`Events`], as rule 4 has it.
@@ -338,7 +369,18 @@ pub trait Link: Send + Sync {
         remote: Option<&RegionDescriptor>,
     ) -> Result<(), Vec<Obstacle>>;
 
-    /// The hops that its bytes take.
+    /// Why bytes between these two pass a buffer in host RAM although a GPU has them at one end, as
+    /// far as it is known now; `None` where they do not.
+    fn detour(
+        &self,
+        _verb: Verb,
+        _local: Option<&RegionCore>,
+        _remote: Option<&RegionDescriptor>,
+    ) -> Option<Obstacle> {
+        None
+    }
+
+    /// The hops that its bytes take, but for a detour.
     fn route(&self, verb: Verb, from: Place, to: Place) -> Route;
 
     /// Starts an op.

@@ -235,18 +235,18 @@ impl Region {
         }
     }
 
-    /// Copies bytes out, from `offset` on; returns how many there were. What a peer writes at the
-    /// same time may be seen in part.
+    /// Copies bytes out, from `offset` on; returns how many there were, none when the GPU whose memory
+    /// it is fails. What a peer writes at the same time may be seen in part.
     pub fn read_at(&self, offset: usize, out: &mut [u8]) -> usize {
         let span = self.core.span(offset.min(self.len())..self.len());
-        span.map_or(0, |span| span.get(out))
+        span.and_then(|span| span.get(out).ok()).unwrap_or(0)
     }
 
     /// Copies bytes in, from `offset` on; returns how many fitted, none when the memory can only
-    /// be read.
+    /// be read, or the GPU whose memory it is fails.
     pub fn write_at(&self, offset: usize, bytes: &[u8]) -> usize {
         let span = self.core.span(offset.min(self.len())..self.len());
-        span.map_or(0, |span| span.put(bytes))
+        span.and_then(|span| span.put(bytes).ok()).unwrap_or(0)
     }
 
     /// Takes the memory back: no peer and no transfer can touch it any more.
@@ -301,8 +301,11 @@ fn sole<T>(mut shared: Arc<T>, until: Instant) -> Option<T> {
 
 impl Drop for Region {
     fn drop(&mut self) {
-        // A peer that holds on keeps only memory that nobody else uses.
-        let _ = self.withdraw();
+        // A peer that holds on keeps only memory that nobody else uses; what its GPU may still touch is
+        // kept for ever.
+        if self.withdraw().is_err() && self.core.backing.device().is_some() {
+            std::mem::forget(Arc::clone(&self.core.backing));
+        }
     }
 }
 

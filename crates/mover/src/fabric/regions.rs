@@ -5,12 +5,17 @@ use std::sync::{Arc, PoisonError, RwLock};
 
 use super::identity::Capability;
 use super::memory::Span;
+use super::provider::Flush;
 use super::region::RegionCore;
 use super::wire::{Access, Status};
 
 /// The regions that peers can reach.
 #[derive(Default)]
-pub(crate) struct Regions(RwLock<HashMap<Capability, Arc<RegionCore>>>);
+pub(crate) struct Regions {
+    known: RwLock<HashMap<Capability, Arc<RegionCore>>>,
+    /// What makes visible what NICs write into those that need it.
+    flushes: RwLock<HashMap<Capability, Vec<Flush>>>,
+}
 
 /// What a peer wants to do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -20,14 +25,40 @@ pub(crate) enum Wish {
 }
 
 impl Regions {
+    /// Makes visible to GPUs what NICs wrote into regions that peers can write to, before this process
+    /// is told of it.
+    pub(crate) fn make_visible(&self) {
+        let flushes = self.flushes.read().unwrap_or_else(PoisonError::into_inner);
+        let written: Vec<Flush> = flushes.values().flatten().cloned().collect();
+        drop(flushes);
+        for flush in written {
+            // What comes of it stands in the receipts of this process's own transfers.
+            let _ = flush();
+        }
+    }
+
     pub(crate) fn insert(&self, region: &Arc<RegionCore>) {
-        let mut known = self.0.write().unwrap_or_else(PoisonError::into_inner);
-        known.insert(region.descriptor.capability(), Arc::clone(region));
+        let capability = region.descriptor.capability();
+        let done = region.registrations.done.iter();
+        let flushes: Vec<Flush> = done
+            .filter(|_| region.descriptor.access().allows_write())
+            .filter_map(|known| known.registration.flush.clone())
+            .collect();
+        if !flushes.is_empty() {
+            let mut known = self.flushes.write().unwrap_or_else(PoisonError::into_inner);
+            known.insert(capability, flushes);
+        }
+        let mut known = self.known.write().unwrap_or_else(PoisonError::into_inner);
+        known.insert(capability, Arc::clone(region));
     }
 
     pub(crate) fn remove(&self, region: &RegionCore) {
-        let mut known = self.0.write().unwrap_or_else(PoisonError::into_inner);
-        known.remove(&region.descriptor.capability());
+        let capability = region.descriptor.capability();
+        let mut known = self.known.write().unwrap_or_else(PoisonError::into_inner);
+        known.remove(&capability);
+        drop(known);
+        let mut flushes = self.flushes.write().unwrap_or_else(PoisonError::into_inner);
+        flushes.remove(&capability);
     }
 
     /// The region that a peer may reach in this way.
@@ -36,7 +67,7 @@ impl Regions {
         capability: &Capability,
         wish: Wish,
     ) -> Result<Arc<RegionCore>, Status> {
-        let known = self.0.read().unwrap_or_else(PoisonError::into_inner);
+        let known = self.known.read().unwrap_or_else(PoisonError::into_inner);
         let region = known.get(capability).ok_or(Status::NoSuchRegion)?;
         let access = region.descriptor.access();
         let allowed = match wish {

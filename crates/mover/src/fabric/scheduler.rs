@@ -13,11 +13,12 @@ use std::time::Duration;
 use crowfly_route::hop::Class;
 use crowfly_route::policy::Policy;
 
+use super::account;
 use super::error::FabricError;
 use super::flight::{Flight, Order};
 use super::identity::Incarnation;
 use super::plan::Plans;
-use super::provider::{Chore, FlightId, OpError, OpId, RailId};
+use super::provider::{Chore, FlightId, Flush, OpError, OpId, RailId};
 use super::rail::{Missing, Rail, RailReport, RailState, allows};
 use super::transfer::{Canceller, Outcome, Slot};
 
@@ -57,7 +58,35 @@ struct State {
     /// While a transfer is being started: its number, and what its own thread is to do for it.
     starting: Option<(FlightId, Vec<Chore>)>,
     /// Ended flights, to be told once the lock is let go of.
-    ended: Vec<(Arc<Slot>, Outcome)>,
+    ended: Vec<Ended>,
+}
+
+/// The end of a flight.
+struct Ended {
+    slot: Arc<Slot>,
+    outcome: Outcome,
+    /// What makes visible to the memory's device what NICs wrote into it.
+    flushes: Vec<Flush>,
+}
+
+impl Ended {
+    const fn failed(slot: Arc<Slot>, error: FabricError) -> Self {
+        Self {
+            slot,
+            outcome: Err(error),
+            flushes: Vec::new(),
+        }
+    }
+
+    fn tell(mut self) {
+        let flushed = self.flushes.iter().map(|flush| flush());
+        if let (Ok(delivery), Some(seen)) =
+            (&mut self.outcome, flushed.reduce(account::less_certain))
+        {
+            delivery.is_seen(seen);
+        }
+        self.slot.put(self.outcome);
+    }
 }
 
 /// All transfers with one peer.
@@ -92,9 +121,7 @@ impl Scheduler {
         let result = step(&mut state);
         let ended = std::mem::take(&mut state.ended);
         drop(state);
-        for (slot, outcome) in ended {
-            slot.put(outcome);
-        }
+        ended.into_iter().for_each(Ended::tell);
         result
     }
 

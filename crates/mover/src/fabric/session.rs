@@ -394,6 +394,8 @@ impl Session {
     }
 
     fn message(&self, conn: &Conn, id: u64, bytes: &[u8]) {
+        // It may tell of bytes that a NIC wrote.
+        self.regions.make_visible();
         let mut mail = locked(&self.mail);
         if let Some(mailbox) = self.mailbox() {
             drop(mail);
@@ -465,6 +467,10 @@ impl Events for Session {
     }
 
     fn arrived(&self, imm: Imm, flight: Option<FlightId>) -> bool {
+        if flight.is_none() {
+            // It came by a NIC, and so did its bytes.
+            self.regions.make_visible();
+        }
         let first = flight.is_none_or(|flight| locked(&self.seen).first(flight.0));
         !first || self.counters.count(imm)
     }

@@ -11,6 +11,7 @@ use crowfly_route::topology::Topology;
 use super::identity::SharedKey;
 use super::nics::NicFilter;
 use super::provider::{DEFAULT_DEADLINE, Provider};
+use crate::gpu::Gpu;
 
 /// Streams by peer and interface when nobody says. Assumed: enough that both ends' kernels work in
 /// parallel; `bench/net` and `CROWFLY_RATE_STREAMS` show what another number does.
@@ -43,6 +44,9 @@ pub struct Settings {
     pub policy: Policy,
     /// Further providers, such as RDMA devices.
     pub providers: Vec<Arc<dyn Provider>>,
+    /// GPUs that are open in this process. By their runtimes it opens what peers of this host share of
+    /// theirs; memory registered here brings its own GPU along.
+    pub gpus: Vec<Arc<Gpu>>,
 }
 
 impl fmt::Debug for Settings {
@@ -71,6 +75,7 @@ impl Settings {
             silence: SILENCE,
             policy: Policy::Prefer,
             providers: Vec::new(),
+            gpus: Vec::new(),
         }
     }
 }

@@ -37,8 +37,11 @@ use super::tcp::Sockets;
 use super::wire::{self, Header, Kind, MAX_SEGMENTS, Status, Violation};
 
 mod copying;
+mod devices;
 pub(super) mod endpoint;
 mod lending;
+
+pub(crate) use devices::Devices;
 
 /// The one "NIC" of this path.
 pub(crate) const NAME: &str = "shm";
@@ -59,6 +62,8 @@ pub(crate) struct Shm {
     pub copier: Arc<Copier>,
     /// The abstract name of the Unix socket that this process listens on.
     pub listening: Vec<u8>,
+    /// What opens the GPUs' memory that peers share.
+    pub devices: Arc<Devices>,
 }
 
 impl Provider for Shm {
@@ -79,7 +84,15 @@ impl Provider for Shm {
         memory: &Arc<Backing>,
         access: Access,
     ) -> Result<Registration, Vec<Obstacle>> {
-        if memory.file().is_none() && access != Access::LOCAL {
+        if let Some(device) = memory.device().filter(|_| access != Access::LOCAL) {
+            let shared = devices::share(device, memory.place());
+            return Ok(Registration {
+                keep: Arc::new(shared.map_err(|obstacle| vec![*obstacle])?),
+                ..Registration::by_copies(memory)
+            });
+        }
+        let device = memory.device().is_some();
+        if memory.file().is_none() && access != Access::LOCAL && !device {
             return Err(vec![
                 Obstacle::blocks(
                     Code::NoSharedMemory,
@@ -91,13 +104,7 @@ impl Provider for Shm {
                 )),
             ]);
         }
-        Ok(Registration {
-            address: 0,
-            key: Vec::new(),
-            keep: Arc::new(()),
-            obstacles: Vec::new(),
-            visibility: Registration::visible_to_the_host(),
-        })
+        Ok(Registration::by_copies(memory))
     }
 
     fn endpoint(&self, role: Role, _: &Meeting) -> Result<Box<dyn Endpoint>, Obstacle> {
@@ -112,6 +119,7 @@ impl Provider for Shm {
             sockets: Arc::clone(&self.sockets),
             copier: Arc::clone(&self.copier),
             listening: self.listening.clone(),
+            devices: Arc::clone(&self.devices),
             expected,
         }))
     }
@@ -127,15 +135,44 @@ pub(crate) fn same_user(socket: &Socket) -> std::io::Result<()> {
 
 /// A peer's region as this process sees it.
 struct Mapped {
-    memory: Arc<Backing>,
+    /// `None` only while it is dropped.
+    memory: Option<Arc<Backing>>,
     /// Closed when the peer withdraws the region.
     gate: Gate,
+    /// What the peer is told once nothing here has the memory open any more.
+    farewell: Mutex<Option<(Arc<Conn>, Frame)>>,
+}
+
+impl Mapped {
+    fn new(memory: Backing) -> Arc<Self> {
+        Arc::new(Self {
+            memory: Some(Arc::new(memory)),
+            gate: Gate::default(),
+            farewell: Mutex::default(),
+        })
+    }
+}
+
+impl Drop for Mapped {
+    fn drop(&mut self) {
+        // First the memory: the peer frees its own when it hears of it.
+        drop(self.memory.take());
+        let farewell = self
+            .farewell
+            .get_mut()
+            .unwrap_or_else(PoisonError::into_inner);
+        if let Some((conn, frame)) = farewell.take() {
+            conn.send(frame);
+        }
+    }
 }
 
 enum Mapping {
     /// Asked for; these ops wait for it.
     Asked(Vec<Op>),
     Here(Arc<Mapped>),
+    /// It cannot be opened in this process; why.
+    Refused(Vec<Obstacle>),
 }
 
 #[derive(Default)]
@@ -148,6 +185,10 @@ struct State {
     next_question: u64,
     /// What the questions asked are about.
     questions: HashMap<u64, Capability>,
+    /// A GPU's memory of which some pieces have come.
+    arriving: HashMap<Capability, devices::Arriving>,
+    /// A GPU's memory that is being opened, and what the peer is told if it withdraws it meanwhile.
+    opening: HashMap<Capability, Option<Frame>>,
 }
 
 impl State {
@@ -176,6 +217,7 @@ pub(crate) struct ShmLink {
     rail: RailId,
     events: Weak<dyn Events>,
     regions: Arc<Regions>,
+    devices: Arc<Devices>,
     gate: Gate,
     state: Mutex<State>,
     withdrawn: Condvar,
@@ -203,8 +245,12 @@ impl ShmLink {
         let capability = remote.capability();
         let mut state = self.state();
         match state.maps.get_mut(&capability) {
+            Some(Mapping::Refused(why)) => Err(Refusal::Failed(OpError::Elsewhere(why.clone()))),
             Some(Mapping::Here(mapped)) => {
                 let mapped = Arc::clone(mapped);
+                if let Some(detour) = Self::strays(&op, &mapped) {
+                    return Err(Refusal::Failed(OpError::Elsewhere(vec![detour])));
+                }
                 state.ops.insert(id, op.verb);
                 drop(state);
                 if op.bytes() > INLINE {
@@ -235,11 +281,17 @@ impl ShmLink {
                 state.ops.insert(id, op.verb);
                 let question = state.ask(capability, vec![op]);
                 drop(state);
-                let body = capability.as_bytes().to_vec();
-                self.conn.send(Frame::new(Kind::Map, question, body));
+                self.conn.send(devices::question(question, capability, 0));
                 Ok(Posted::InFlight)
             }
         }
+    }
+
+    /// Why an op that may only go straight would not.
+    fn strays(op: &Op, mapped: &Mapped) -> Option<Obstacle> {
+        let (local, theirs) = (op.local.as_ref()?, mapped.memory.as_deref()?);
+        let detour = || devices::unreached(op.verb, local.region.backing(), theirs);
+        op.straight.then(detour).flatten()
     }
 
     fn ended(&self, op: u64, result: Result<(), OpError>) {
@@ -288,14 +340,45 @@ impl Link for ShmLink {
                 )),
             ]);
         }
-        match local.map(|region| region.backing().place()) {
-            None | Some(Place::Host(_)) => Ok(()),
-            Some(place) => Err(vec![hops::no_copy(place)]),
+        if let Some(remote) = remote
+            && let Some(Mapping::Refused(why)) = self.state().maps.get(&remote.capability())
+        {
+            return Err(why.clone());
+        }
+        match local.map(RegionCore::backing) {
+            None => Ok(()),
+            Some(here) if here.device().is_some() => Ok(()),
+            Some(here) if matches!(here.place(), Place::Host(_)) => Ok(()),
+            Some(here) => Err(vec![hops::no_copy(here.place())]),
         }
     }
 
+    fn detour(
+        &self,
+        verb: Verb,
+        local: Option<&RegionCore>,
+        remote: Option<&RegionDescriptor>,
+    ) -> Option<Obstacle> {
+        let gpu = hops::gpu_at(local, remote)?;
+        let (local, remote) = local.zip(remote)?;
+        let both = local.backing().device().is_some() && matches!(remote.place(), Place::Gpu(_));
+        if !both {
+            let why = "the other end is host memory that is shared and not pinned for the GPU";
+            return Some(hops::behind_host("shared memory", &gpu, why));
+        }
+        let mapped = match self.state().maps.get(&remote.capability()) {
+            Some(Mapping::Here(mapped)) => Arc::clone(mapped),
+            // Not known yet: the op that has the memory opened finds out.
+            _ => return None,
+        };
+        devices::unreached(verb, local.backing(), mapped.memory.as_deref()?)
+    }
+
     fn route(&self, _: Verb, from: Place, to: Place) -> Route {
-        hops::copied("shared-memory", CpuWork::UserCopy, from, to)
+        match (hops::gpu_of(&from), hops::gpu_of(&to)) {
+            (Some((copying, _)), Some(_)) => hops::by_gpu("gpu-ipc", copying, from, to),
+            _ => hops::copied("shared-memory", CpuWork::UserCopy, from, to),
+        }
     }
 
     fn post(&self, op: Op) -> Result<Posted, Refusal> {
@@ -307,7 +390,9 @@ impl Link for ShmLink {
     }
 
     fn at_once(&self, short: &Short<'_>) -> Option<Result<CpuSeconds, OpError>> {
-        if self.conn.is_broken() {
+        let by_cores = short.local.backing().device().is_none()
+            && matches!(short.remote.place(), Place::Host(_));
+        if self.conn.is_broken() || !by_cores {
             return None;
         }
         let mapped = match self.state().maps.get(&short.remote.capability()) {
@@ -366,6 +451,10 @@ impl Link for ShmLink {
 
     fn attach(&self, region: &RegionDescriptor, deadline: Instant) -> Option<Arc<Backing>> {
         region.grant(Path::Shm, NAME)?;
+        if !matches!(region.place(), Place::Host(_)) {
+            // A GPU's memory is no memory that callers could keep after its owner takes it back.
+            return None;
+        }
         let capability = region.capability();
         let mut state = self.state();
         if !state.maps.contains_key(&capability) {
@@ -374,15 +463,14 @@ impl Link for ShmLink {
             }
             let question = state.ask(capability, Vec::new());
             drop(state);
-            let body = capability.as_bytes().to_vec();
-            self.conn.send(Frame::new(Kind::Map, question, body));
+            self.conn.send(devices::question(question, capability, 0));
             state = self.state();
         }
         loop {
             match state.maps.get(&capability) {
-                Some(Mapping::Here(mapped)) => return Some(Arc::clone(&mapped.memory)),
+                Some(Mapping::Here(mapped)) => return mapped.memory.clone(),
                 Some(Mapping::Asked(_)) => {}
-                None => return None,
+                Some(Mapping::Refused(_)) | None => return None,
             }
             let left = deadline.saturating_duration_since(Instant::now());
             if left.is_zero() || self.conn.is_broken() {
@@ -399,8 +487,12 @@ impl Link for ShmLink {
         self.conn.close();
         self.gate.close();
         let mut state = self.state();
-        state.maps.clear();
+        let maps = std::mem::take(&mut state.maps);
         state.ops.clear();
         state.questions.clear();
+        state.arriving.clear();
+        drop(state);
+        // Closing a GPU's memory may take its time.
+        drop(maps);
     }
 }

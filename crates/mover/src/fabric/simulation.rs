@@ -181,13 +181,15 @@ fn carry_out(remote: &mut Remote, op: &Op) {
             let there = segment.remote as usize;
             match op.verb {
                 Verb::Write => {
-                    span.get(&mut remote.bytes[there..there + len]);
+                    span.get(&mut remote.bytes[there..there + len])
+                        .expect("host memory");
                 }
                 Verb::Read => {
                     // Only inside the gates, as every link must.
                     let inside = (local.region.gate.enter(), local.flight.enter());
                     if let (Some(_), Some(_)) = inside {
-                        span.put(&remote.bytes[there..there + len]);
+                        span.put(&remote.bytes[there..there + len])
+                            .expect("host memory");
                     }
                 }
             }
@@ -253,7 +255,8 @@ fn run(seed: u64) -> BTreeMap<&'static str, u64> {
     }
     let local = region(seed);
     let mut source = vec![0; LEN];
-    local.span(0..LEN).expect("all").get(&mut source);
+    let all = local.span(0..LEN).expect("all");
+    all.get(&mut source).expect("host memory");
     let remote = local.descriptor.clone();
     let mut running: Vec<Voyage> = Vec::new();
     let mut outcomes = BTreeMap::new();
@@ -492,7 +495,11 @@ fn judge(
             let by_nic: u64 = delivery.nics.iter().map(|nic| nic.bytes.0).sum();
             assert_eq!(by_nic, posted.len as u64, "seed {seed}");
             let mut here = vec![0; posted.len];
-            local.span(range.clone()).expect("inside").get(&mut here);
+            local
+                .span(range.clone())
+                .expect("inside")
+                .get(&mut here)
+                .expect("host memory");
             match posted.verb {
                 Verb::Write => {
                     assert_eq!(

@@ -20,7 +20,7 @@ use super::descriptor::RegionDescriptor;
 use super::error::FabricError;
 use super::fields::{Reader, Writer};
 use super::handshake::{self, Agreed, Purpose, TOKEN};
-use super::hops::stop;
+use super::hops::{host_of, stop};
 use super::identity::{Incarnation, SharedKey};
 use super::interfaces::{self, Address};
 use super::memory::{Backing, Span};
@@ -285,7 +285,7 @@ impl Link for TcpLink {
         let beyond = [here, there]
             .into_iter()
             .flatten()
-            .find(|p| !matches!(p, Place::Host(_)));
+            .find(|p| !matches!(p, Place::Host(_) | Place::Gpu(_)));
         match beyond {
             None => Ok(()),
             Some(place) => Err(vec![
@@ -296,6 +296,17 @@ impl Link for TcpLink {
                 .seen("place", place.to_string()),
             ]),
         }
+    }
+
+    fn detour(
+        &self,
+        _: Verb,
+        local: Option<&RegionCore>,
+        remote: Option<&RegionDescriptor>,
+    ) -> Option<Obstacle> {
+        let gpu = super::hops::gpu_at(local, remote)?;
+        let why = "the kernel's sockets take and give bytes of host memory only";
+        Some(super::hops::behind_host("sockets", &gpu, why))
     }
 
     fn route(&self, _: Verb, from: Place, to: Place) -> Route {
@@ -385,8 +396,8 @@ fn route(nic: &str, rate: Option<f64>, from: Place, to: Place) -> Route {
         "Ethernet"
     };
     let (out, back) = (
-        stop(&from, HostUse::SocketBuffer),
-        stop(&to, HostUse::SocketBuffer),
+        stop(&host_of(&from), HostUse::SocketBuffer),
+        stop(&host_of(&to), HostUse::SocketBuffer),
     );
     let cable = Crossing {
         link: nic.to_owned(),

@@ -8,7 +8,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 
-use crowfly_route::receipt::{CpuSeconds, Path, Receipt, Verification};
+use crowfly_route::receipt::{CpuSeconds, Path, Receipt, Verification, Visibility};
 use crowfly_route::units::Bytes;
 
 use super::account::Account;
@@ -126,6 +126,12 @@ impl Delivery {
             Some(written) => written.receipt,
             None => account.written().receipt,
         }
+    }
+
+    /// What its NICs wrote was made visible to the memory's device.
+    pub(crate) fn is_seen(&mut self, visibility: Visibility) {
+        self.account.visibility = Some(visibility);
+        self.written = OnceLock::new();
     }
 
     /// Both ends were compared.

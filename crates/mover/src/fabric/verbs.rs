@@ -6,12 +6,13 @@
 //! is signalled; one thread for each port fetches completions.
 
 use std::fmt;
-use std::sync::{Arc, PoisonError};
+use std::sync::{Arc, OnceLock, PoisonError};
 
+use crowfly_machine::gpu::GpuExporter;
 use crowfly_machine::verbs::{
-    Access as VerbsAccess, Context, Exporter, GidFilter, GpuFacts, LinkLayer, MemoryRegion,
-    Patience, Pinned, Port, PortGid, ProtectionDomain, Registered, Verbs, VerbsError, ranked,
-    register_device, register_host, register_host_ordered,
+    Access as VerbsAccess, Context, GidFilter, LinkLayer, MemoryRegion, Patience, Pinned, Port,
+    PortGid, ProtectionDomain, Registered, Verbs, VerbsError, ranked, register_device,
+    register_host, register_host_ordered,
 };
 use crowfly_route::hop::Class;
 use crowfly_route::obstacle::{Code, Fix, Obstacle};
@@ -19,6 +20,7 @@ use crowfly_route::place::Place;
 use crowfly_route::receipt::Path;
 
 use self::endpoint::VerbsEndpoint;
+use self::loopback::Loopback;
 use self::pump::Pump;
 use super::memory::Backing;
 use super::port::PortCount;
@@ -29,7 +31,9 @@ mod endpoint;
 mod hello;
 mod hops;
 mod link;
+mod loopback;
 mod pump;
+mod visible;
 
 /// How patient a connection is when nobody says: it gives up a peer's NIC that does not answer after
 /// two to ten seconds (NICs take up to four times what is asked for), in time for other rails to carry on
@@ -71,10 +75,6 @@ impl Default for VerbsSettings {
     }
 }
 
-/// Who exports the memory of devices; `None` for places it does not know.
-pub type Exporters =
-    dyn Fn(&Place) -> Option<(Arc<dyn Exporter + Send + Sync>, GpuFacts)> + Send + Sync;
-
 /// One port of an RDMA device.
 pub struct VerbsNic {
     core: Arc<NicCore>,
@@ -88,8 +88,9 @@ struct NicCore {
     domain: Arc<ProtectionDomain>,
     port: Port,
     settings: VerbsSettings,
-    exporters: Box<Exporters>,
     software: bool,
+    /// By what the port pushes its own writes into a GPU's memory, made when it is first needed.
+    loopback: OnceLock<Result<Loopback, String>>,
 }
 
 impl fmt::Debug for VerbsNic {
@@ -140,19 +141,6 @@ impl VerbsNic {
         port: u8,
         settings: VerbsSettings,
     ) -> Result<Self, Box<Obstacle>> {
-        Self::with_exporters(context, port, settings, Box::new(|_| None))
-    }
-
-    /// The same, for memory of devices as well.
-    ///
-    /// # Errors
-    /// Why it cannot be used.
-    pub fn with_exporters(
-        context: &Arc<Context>,
-        port: u8,
-        settings: VerbsSettings,
-        exporters: Box<Exporters>,
-    ) -> Result<Self, Box<Obstacle>> {
         let name = format!("{}:{port}", context.name());
         if context.is_iwarp() {
             return Err(Box::new(
@@ -180,8 +168,8 @@ impl VerbsNic {
             domain,
             port,
             settings,
-            exporters,
             software,
+            loopback: OnceLock::new(),
         });
         let pump = Pump::start(&name).map_err(|error| {
             Box::new(
@@ -308,22 +296,28 @@ impl Provider for VerbsNic {
             relaxed_ordering: false,
         };
         let pinned: Arc<dyn Pinned> = Arc::clone(memory) as _;
-        let done = match memory.place() {
-            Place::Gpu(_) => {
-                let place = memory.place();
-                let Some((exporter, facts)) = (self.core.exporters)(place) else {
-                    return Err(vec![
-                        Obstacle::blocks(
-                            Code::NoGpuRuntime,
-                            format!("no runtime is loaded that exports memory of {place}"),
-                        )
-                        .seen("place", place.to_string()),
-                    ]);
-                };
-                register_device(&self.core.domain, &pinned, &*exporter, &facts, wanted)
+        let place = memory.place();
+        let done = match memory.device() {
+            Some(device) => {
+                // What the driver itself copies is seen in order by the NIC; where it refuses, copies
+                // of this process are waited for in any case.
+                let _ = device.order_for_devices();
+                let owner = place.to_string();
+                let exporter = GpuExporter::new(Arc::clone(device.gpu()), owner, false);
+                let facts = device.gpu().facts().for_registration();
+                register_device(&self.core.domain, &pinned, &exporter, &facts, wanted)
+            }
+            None if matches!(place, Place::Gpu(_)) => {
+                return Err(vec![
+                    Obstacle::blocks(
+                        Code::NoGpuRuntime,
+                        format!("nobody said by which runtime memory of {place} can be exported"),
+                    )
+                    .seen("place", place.to_string()),
+                ]);
             }
             _ if access.is_ordered() => register_host_ordered(&self.core.domain, &pinned, wanted),
-            _ => register_host(&self.core.domain, &pinned, wanted),
+            None => register_host(&self.core.domain, &pinned, wanted),
         };
         let Registered {
             region,
@@ -332,13 +326,15 @@ impl Provider for VerbsNic {
             ..
         } = done?;
         obstacles.extend(self.detour());
+        let gpu = memory.device().map(|device| Arc::clone(device.gpu()));
+        let flushed = visible::flush(&self.core, &region, gpu, &flush);
         Ok(Registration {
             address: region.address(),
             key: region.keys().remote.to_le_bytes().to_vec(),
             keep: region,
             obstacles,
-            // No read through the NIC is done after a transfer: where one is needed, it is said.
             visibility: flush.without_flush(),
+            flush: flushed,
         })
     }
 

@@ -214,6 +214,7 @@ pub(crate) enum Status {
     NotAllowed = 3,
     QueueFull = 4,
     NotMappable = 5,
+    DeviceFailed = 6,
 }
 
 impl Status {
@@ -225,12 +226,13 @@ impl Status {
             3 => Self::NotAllowed,
             4 => Self::QueueFull,
             5 => Self::NotMappable,
+            6 => Self::DeviceFailed,
             _ => return None,
         })
     }
 
     /// The error for the caller at the end that asked.
-    pub(crate) const fn error(
+    pub(crate) fn error(
         self,
         peer: Incarnation,
         len: u64,
@@ -245,6 +247,10 @@ impl Status {
                 len,
             },
             Self::NotAllowed | Self::NotMappable => FabricError::NotAllowed { what },
+            Self::DeviceFailed => FabricError::GpuFailed {
+                gpu: format!("a GPU of peer {peer}"),
+                why: "it does not say how".into(),
+            },
             Self::QueueFull => FabricError::QueueFull {
                 what: "messages or values at the peer",
                 limit: super::counter::MAX_COUNTERS,

@@ -231,7 +231,7 @@ fn between(
                 across(source, range, target).map_err(failed)?;
                 return Ok(Done::straight("gpu-peer-to-peer"));
             }
-            Err(refusal) => Some(unreachable(&from, to, &refusal)),
+            Err(refusal) => Some(no_peer_access(&from, to, &refusal)),
         },
     };
     if request.policy == Policy::Require {
@@ -256,7 +256,8 @@ fn between(
     })
 }
 
-fn unreachable(from: &Place, to: &Place, refusal: &PeerRefusal) -> Obstacle {
+/// Why one GPU does not copy to another.
+pub(crate) fn no_peer_access(from: &Place, to: &Place, refusal: &PeerRefusal) -> Obstacle {
     let at = match refusal {
         PeerRefusal::Impossible { call } => call,
         PeerRefusal::Failed(error) => error.call().unwrap_or("peer access"),

@@ -12,6 +12,7 @@ __all__ = [
     "latest_step",
     "prune_steps",
     "steps_json",
+    "answer_trial",
     "Engine",
     "deserialize",
     "doctor_json",
@@ -141,6 +142,8 @@ class _TensorBase:
         """A copy in memory of its own."""
     def bytes(self) -> Tensor:
         """The same memory as plain bytes: a tensor of type `U8` and one dimension."""
+    def cpu(self) -> Tensor:
+        """This tensor where it is in host memory, or a copy that is."""
     def tobytes(self) -> _bytes:
         """A copy as `bytes`, the last dimension fastest."""
     def numpy(self) -> Any:
@@ -158,7 +161,9 @@ class _TensorBase:
         dl_device: Optional[tuple[int, int]] = None,
         copy: Optional[bool] = None,
     ) -> Any:
-        """A DLPack capsule. `stream` is ignored for host memory; `copy=True` gives memory of its own."""
+        """A DLPack capsule. The bytes are in place before a tensor is given out, so a consumer's `stream` has nothing
+        to wait for; one that makes no sense is refused. `dl_device=(1, 0)` gives host memory, `copy=True` memory of
+        its own."""
     def __dlpack_device__(self) -> tuple[int, int]:
         """DLPack's device type and number: `(1, 0)` is host memory."""
     @property
@@ -256,8 +261,14 @@ class Archive:
     def keys(self) -> list[str]: ...
     def info(self, name: str) -> Optional[tuple[str, list[int]]]: ...
     def objects_json(self, rank: int) -> str: ...
+    def paths_json(self) -> str: ...
     def restore(
-        self, wants: Sequence[tuple[str, Optional[tuple[int, int, int]]]], check: bool, policy: str
+        self,
+        wants: Sequence[
+            tuple[str, Optional[tuple[int, int, int]], Optional[tuple[list[int], list[int]]]]
+        ],
+        check: bool,
+        policy: str,
     ) -> Restoring: ...
     def verify(self) -> Restoring: ...
 
@@ -332,6 +343,7 @@ def prune_steps(
     dry_run: bool,
     patience: float,
 ) -> tuple[list[int], list[int], list[int], list[int]]: ...
+def answer_trial(question: str) -> None: ...
 def deserialize(data: bytes) -> list[tuple[str, Tensor]]: ...
 def serialize(
     entries: Sequence[tuple[str, Any, Optional[tuple[str, list[int]]]]],

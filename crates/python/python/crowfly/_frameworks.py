@@ -31,6 +31,9 @@ TORCH_TYPES = {
 }
 """What PyTorch calls each element type."""
 
+HOST_MEMORY = (1, 0)
+"""DLPack's device type and number of it."""
+
 SINCE_THE_BEGINNING = frozenset(
     ["U8", "I8", "I16", "I32", "I64", "F16", "BF16", "F32", "F64", "C64", "BOOL"]
 )
@@ -73,6 +76,10 @@ def to_numpy(tensor: Tensor) -> Any:
     """As ``numpy.ndarray``, without a copy."""
     import numpy
 
+    if tensor.__dlpack_device__() != HOST_MEMORY:
+        raise LayoutError(
+            f"NumPy takes no tensor of {tensor.place}", "not-in-host-memory", "take tensor.cpu().numpy()"
+        )
     if tensor.dtype in ML_TYPES:
         try:
             import ml_dtypes

@@ -88,7 +88,8 @@ def load_file(
 
     Args:
         filename: a safetensors file, a ``*.safetensors.index.json``, or a folder with either.
-        device: ``"cpu"``, ``"cpu:1"`` (a NUMA node), ``"cuda:0"``, or one of crowfly's places.
+        device: ``"cpu"``, ``"cpu:1"`` (a NUMA node), ``"cuda:0"`` (the GPU that PyTorch calls so, of NVIDIA or AMD), or
+            one of crowfly's places: ``"gpu:0"`` counts the machine's GPUs by PCI address, hidden ones included.
         policy: ``"require"`` (direct, or :class:`~crowfly.errors.RouteRefused` before the first byte),
             ``"prefer"`` (the best way there is, every detour named in the receipt), ``"staged"``.
         tensors: load only tensors whose name matches one of these globs.

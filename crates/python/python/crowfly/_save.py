@@ -52,7 +52,8 @@ def save_file(
     """Writes tensors of any library into a safetensors file, whole or not at all.
 
     The path holds the old file until every byte of the new one is durable: a crash, a full disk or Ctrl-C
-    leaves it as it was. The same tensors make the same bytes as the safetensors package makes.
+    leaves it as it was. The bytes pass through 128 MiB of buffers at most, however large the file is. The same
+    tensors make the same bytes as the safetensors package makes.
 
     Args:
         tensors: by name; anything in host memory that speaks DLPack or NumPy's array interface.

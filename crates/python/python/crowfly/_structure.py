@@ -21,7 +21,7 @@ import base64
 import math
 import sys
 from dataclasses import dataclass
-from typing import Any, Callable, Iterator, Mapping, Optional, Sequence
+from typing import Any, Callable, Dict, Iterator, Mapping, Optional, Sequence
 
 from ._crowfly import Tensor
 from .errors import FormatError, LayoutError
@@ -115,42 +115,127 @@ class _Taking:
         return {"$dict": [[self.apart(key, (*path, "key")), one] for key, one in pairs]}
 
     def tensor(self, value: Any, name: str) -> Leaf:
-        dim = value.dim if isinstance(value, Part) else None
-        value, place, own = _marked(value)
-        framework = _framework(value)
+        held = _held(name, value)
+        framework = _framework(held.tensor)
         if framework is None:
             raise LayoutError(
-                f"`{name}` is {type(value)}, which only pickle could save",
+                f"`{name}` is {type(held.tensor)}, which only pickle could save",
                 "not-a-value",
                 "save its state_dict(), or what it is made of",
             )
-        if own:
+        if held.own:
             name = f"{name}@rank{self.rank}"
         if name in self.names:
             raise LayoutError(f"two tensors of the state are both called `{name}`", "ambiguous-name")
         self.names.add(name)
-        memory, meant = _memory(name, value, framework)
-        replicated = place is None and not own
-        self.entries.append((name, memory, meant, place and (list(place[0]), list(place[1])), replicated))
-        if place is not None and dim is None:
-            dim = _cut(name, place[0], meant, value)
-        return Leaf(name, framework, dim, own)
+        memory, meant = _memory(name, held.tensor, framework)
+        dim, place = held.dim, held.place
+        if isinstance(value, Part) and dim is None:
+            dim = _cut(name, value.global_shape, meant, held.tensor)
+        if held.written:
+            replicated = place is None and not held.own
+            self.entries.append((name, memory, meant, place and (list(place[0]), list(place[1])), replicated))
+        return Leaf(name, framework, dim, held.own)
 
 
-def _marked(value: Any) -> tuple[Any, Optional[tuple[Sequence[int], Sequence[int]]], bool]:
-    """A tensor, which part of a whole it is, and whether it is the rank's own."""
+@dataclass(frozen=True)
+class _Held:
+    """What this rank has of a tensor."""
+
+    tensor: Any
+    place: Optional[tuple[Sequence[int], Sequence[int]]] = None
+    """The whole's shape and where in it this begins, of a part."""
+    dim: Optional[int] = None
+    """The dimension along which the whole is cut, where it is one."""
+    own: bool = False
+    written: bool = True
+    """Whether this rank is the one of those that have the same part which writes it."""
+
+
+def _held(name: str, value: Any) -> _Held:
     if isinstance(value, Own):
-        return value.tensor, None, True
+        return _Held(value.tensor, own=True)
     if isinstance(value, Part):
-        return value.tensor, (value.global_shape, value.offset), False
-    if type(value).__name__ == "DTensor" and hasattr(value, "to_local"):
-        from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
-
-        _, offset = compute_local_shape_and_global_offset(
-            value.shape, value.device_mesh, value.placements
+        return _Held(value.tensor, (value.global_shape, value.offset), value.dim)
+    if not _is_distributed(value):
+        return _Held(value)
+    if any(placement.is_partial() for placement in value.placements):
+        raise LayoutError(
+            f"`{name}` is a DTensor of partial sums", "partial-sums", "call .redistribute() on it first"
         )
-        return value.to_local(), (tuple(value.shape), tuple(offset)), False
-    return value, None, False
+    cut = {placement.dim for placement in value.placements if placement.is_shard()}
+    if not cut:
+        return _Held(value.to_local())
+    _, offset = _box(value)
+    at = value.device_mesh.get_coordinate() or []
+    copies = [place for place, placement in zip(at, value.placements) if placement.is_replicate()]
+    return _Held(
+        value.to_local(),
+        (tuple(value.shape), tuple(offset)),
+        # Of one that is cut along several, there is no part along one.
+        next(iter(cut)) if len(cut) == 1 else None,
+        written=not any(copies),
+    )
+
+
+def _is_distributed(value: Any) -> bool:
+    return type(value).__name__ == "DTensor" and hasattr(value, "to_local")
+
+
+def _box(value: Any) -> tuple[Sequence[int], Sequence[int]]:
+    """This rank's part of a DTensor: its shape, and where it begins."""
+    from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
+
+    return compute_local_shape_and_global_offset(value.shape, value.device_mesh, value.placements)
+
+
+class Placed:
+    """The DTensors of a state by name, after which others are made."""
+
+    def __init__(self, state: Any) -> None:
+        self._found: dict[str, Any] = {}
+        self._find(state, ())
+
+    def _find(self, value: Any, path: tuple[str, ...]) -> None:
+        if len(path) > DEEPEST:
+            raise LayoutError(f"the state is nested more than {DEEPEST} levels deep", "too-deep")
+        if isinstance(value, Mapping):
+            for key, one in value.items():
+                self._find(one, (*path, str(key)))
+        elif isinstance(value, (list, tuple)):
+            for place, one in enumerate(value):
+                self._find(one, (*path, str(place)))
+        elif _is_distributed(value):
+            self._found[".".join(path) or "state"] = value
+
+    def part(self, name: str, shape: Sequence[int]) -> Optional[tuple[list[int], list[int]]]:
+        """Where this rank's part of a tensor begins, and its shape; none of a tensor that is no DTensor.
+
+        ``shape`` is that of the whole in the checkpoint.
+        """
+        value = self._found.get(name)
+        if value is None:
+            return None
+        if list(value.shape) != list(shape):
+            raise LayoutError(
+                f"`{name}` has shape {list(shape)} in the checkpoint and {list(value.shape)} in `like`", "other-shape"
+            )
+        local, offset = _box(value)
+        return list(offset), list(local)
+
+    def made(self, name: str, local: Any) -> Any:
+        """A DTensor like that of this name, of a tensor of PyTorch's that is this rank's part."""
+        from torch.distributed.tensor import DTensor
+
+        value = self._found[name]
+        return DTensor.from_local(
+            local.to(value.to_local().device),
+            value.device_mesh,
+            value.placements,
+            run_check=False,
+            shape=value.shape,
+            stride=value.stride(),
+        )
 
 
 def _cut(name: str, whole: Sequence[int], meant: Optional[tuple[str, list[int]]], value: Any) -> int:
@@ -200,9 +285,35 @@ def of_objects(objects: Mapping[str, Any]) -> Any:
     return objects.get(KEY)
 
 
-def flat(names: Sequence[str], shard: Mapping[str, int], framework: str) -> Any:
-    """The skeleton of tensors that know of none."""
-    return {"$dict": [[n, Leaf(n, framework, shard.get(n)).to_json()] for n in names]}
+def nested(named: Mapping[str, Any], paths: Mapping[str, Sequence[Any]]) -> dict[str, Any]:
+    """Named values put where in a nested state each stood: text is a key, a number a place in a list.
+
+    What has no path, or one that leads through another value, stands under its name.
+    """
+    tree: dict[Any, Any] = {}
+    for name, value in named.items():
+        *above, last = paths.get(name) or [name]
+        branch: Any = tree
+        for step in above:
+            branch = branch.setdefault(step, _Branch()) if isinstance(branch, dict) else None
+            if type(branch) is not _Branch:
+                break
+        if (above and type(branch) is not _Branch) or last in branch:
+            branch, last = tree, name
+        branch[last] = value
+    return {key: _grown(value) for key, value in tree.items()}
+
+
+class _Branch(Dict[Any, Any]):
+    """A dictionary of a state that is being put together, and none of its values."""
+
+
+def _grown(value: Any) -> Any:
+    if type(value) is not _Branch:
+        return value
+    grown = {key: _grown(one) for key, one in value.items()}
+    places = sorted(key for key in grown if isinstance(key, int))
+    return [grown[place] for place in places] if places == list(range(len(grown))) else grown
 
 
 def leaves(skeleton: Any) -> Iterator[Leaf]:

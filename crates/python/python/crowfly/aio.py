@@ -44,7 +44,7 @@ async def save_file(
     policy: str = "prefer",
     path: Optional[str] = None,
 ) -> Receipt:
-    """As :func:`crowfly.save_file`. The tensors are copied first, in another thread; leave them alone until then."""
+    """As :func:`crowfly.save_file`. Leave the tensors alone until it is done."""
     entries = _save.entries_of(tensors)
     pairs = None if metadata is None else dict(metadata)
     return await _through(

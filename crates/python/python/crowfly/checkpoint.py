@@ -23,7 +23,7 @@ from __future__ import annotations
 import json
 import os
 from dataclasses import dataclass, field
-from typing import Any, Mapping, Optional, Sequence
+from typing import Any, Generator, Mapping, Optional, Sequence
 
 from . import _structure
 from ._crowfly import Archive, Saver, Saving, latest_step, prune_steps, steps_json
@@ -31,7 +31,7 @@ from ._frameworks import conversion
 from ._load import Filename
 from ._progress import Progress, telling
 from ._receipt import Ceiling, Json, Receipt
-from ._structure import Own, Part
+from ._structure import Leaf, Own, Part
 from .errors import NotFoundError, UsageError
 
 __all__ = [
@@ -44,6 +44,7 @@ __all__ = [
     "RestoreCost",
     "SaveReceipt",
     "Step",
+    "Verified",
     "latest",
     "prune",
     "restore",
@@ -149,13 +150,20 @@ class Pending:
         """
         return SaveReceipt._parse(self._saving.wait())
 
+    def __await__(self) -> Generator[Any, None, SaveReceipt]:
+        """Waits without holding up the event loop."""
+        import asyncio
+
+        return asyncio.get_running_loop().run_in_executor(None, self.wait).__await__()
+
 
 @dataclass(frozen=True)
 class Restored:
     """A restored checkpoint."""
 
     state: Any
-    """The state as it was saved. Of a checkpoint that crowfly did not save: a dict of its tensors."""
+    """The state as it was saved. Of a checkpoint that crowfly did not save: a dict of its tensors; of PyTorch's
+    distributed checkpoints nested as the state was, with its plain values."""
     step: Optional[int]
     path: str
     receipt: Optional[Receipt]
@@ -165,6 +173,27 @@ class Restored:
     unchecked_bytes: int
     """Bytes without a checksum."""
     notes: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Verified:
+    """What a verification found."""
+
+    faults: tuple[str, ...]
+    """Everything that is missing, cannot be read, or is not what was saved."""
+    checked_bytes: int
+    """Bytes that match the checksums that were saved."""
+    unchecked_bytes: int
+    """Bytes that could be read but have no checksum, as those of safetensors files and of PyTorch's checkpoints."""
+    notes: tuple[str, ...]
+    """What was odd, though no fault."""
+
+    @property
+    def state(self) -> str:
+        """``"whole"`` when every byte matches, ``"damaged"``, or ``"unsure"`` when checksums are missing."""
+        if self.faults:
+            return "damaged"
+        return "unsure" if self.unchecked_bytes else "whole"
 
 
 @dataclass(frozen=True)
@@ -324,6 +353,7 @@ def restore(
     step: Optional[int] = None,
     tensors: Optional[Sequence[str]] = None,
     shard: Optional[Mapping[str, int]] = None,
+    like: Any = None,
     framework: Optional[str] = None,
     check: bool = True,
     policy: str = "prefer",
@@ -333,13 +363,17 @@ def restore(
 
     Args:
         path: a folder of checkpoints (the latest complete one), one of them, a safetensors file, a model folder or
-            its index.
+            its index, or a folder that ``torch.distributed.checkpoint`` wrote, whose pickles are read and never
+            executed: a value that only executing could make is left out, and the ``notes`` name it.
         rank: this rank; as for :class:`Checkpointer`.
         world: how many ranks there are now, whatever number saved it. Of a tensor that was saved in parts, each
             rank gets a :class:`Part` cut along the same dimension, as ``torch.chunk`` cuts; of the others all of it.
         step: which checkpoint of a folder.
         tensors: of a checkpoint that crowfly did not save, only these.
         shard: of a checkpoint that crowfly did not save, the dimension along which tensors of these names are cut.
+        like: a state of the same structure, such as that of a model that FSDP has just sharded: what is a DTensor there
+            comes back as one with its mesh and placements, of which each rank reads its own part, however many
+            ranks saved it and however they had cut it.
         framework: what tensors become, as for :class:`crowfly.safe_open`; what they were unless given.
         check: hold the bytes against the checksums that were saved, where there are any.
         policy: as for :func:`crowfly.load_file`.
@@ -351,27 +385,40 @@ def restore(
     rank = _from_environment("RANK", 0) if rank is None else rank
     world = _from_environment("WORLD_SIZE", 1) if world is None else world
     archive = Archive(os.fspath(path), step)
-    structure = _structure.of_objects(json.loads(archive.objects_json(rank)))
-    if structure is None:
+    objects = json.loads(archive.objects_json(rank))
+    skeleton = _structure.of_objects(objects)
+    if skeleton is None:
         names = archive.keys() if tensors is None else list(tensors)
-        structure = _structure.flat(names, shard or {}, framework or "crowfly")
+        leaves = [Leaf(name, framework or "crowfly", (shard or {}).get(name)) for name in names]
     elif tensors is not None or shard is not None:
         raise UsageError("this checkpoint knows its own structure; `tensors` and `shard` are for others")
-    wants = _wants(structure, rank, world)
+    else:
+        leaves = list(_structure.leaves(skeleton))
+    placed = _structure.Placed(like)
+    wants = {leaf.name: _wanted(leaf, archive, placed, rank, world) for leaf in leaves}
     reading = archive.restore(list(wants.values()), check, policy)
     with telling(progress, "restoring") as tell:
         parts, receipt, checked, unchecked = reading.wait(tell)
     found = dict(zip(wants, parts))
 
-    def leaf(leaf: _structure.Leaf) -> Any:
+    def made(leaf: Leaf) -> Any:
         _, tensor, whole, offset = found[leaf.name]
+        if wants[leaf.name][2] is not None:
+            return placed.made(leaf.name, conversion("pt")(tensor))
         made = conversion(framework or leaf.framework)(tensor)
         if leaf.own:
             return Own(made)
         return made if leaf.dim is None else Part(made, tuple(whole), tuple(offset), leaf.dim)
 
+    if skeleton is not None:
+        state = _structure.put_together(skeleton, made)
+    else:
+        named: dict[str, Any] = {leaf.name: made(leaf) for leaf in leaves}
+        if archive.format == "dcp" and tensors is None:
+            named.update(objects)
+        state = _structure.nested(named, json.loads(archive.paths_json()))
     return Restored(
-        state=_structure.put_together(structure, leaf),
+        state=state,
         step=archive.step,
         path=os.fspath(archive.path),
         receipt=None if receipt is None else Receipt._parse(receipt),
@@ -381,23 +428,23 @@ def restore(
     )
 
 
-Wanted = tuple[str, "Optional[tuple[int, int, int]]"]
+Wanted = tuple[str, "Optional[tuple[int, int, int]]", "Optional[tuple[list[int], list[int]]]"]
 
 
-def _wants(structure: Any, rank: int, world: int) -> dict[str, Wanted]:
-    """What is read for each leaf, by the leaf's name."""
-    wants: dict[str, Wanted] = {}
-    for leaf in _structure.leaves(structure):
-        wants[leaf.name] = (leaf.name, None if leaf.dim is None else (leaf.dim, rank, world))
-    return wants
+def _wanted(leaf: Leaf, archive: Archive, placed: _structure.Placed, rank: int, world: int) -> Wanted:
+    """A tensor's name; dimension, rank and ranks where it is cut; place and shape of a DTensor's part."""
+    info = archive.info(leaf.name)
+    part = None if info is None else placed.part(leaf.name, info[1])
+    return leaf.name, None if leaf.dim is None else (leaf.dim, rank, world), part
 
 
-def verify(path: Filename, *, step: Optional[int] = None, progress: Progress = None) -> list[str]:
-    """What of a checkpoint is damaged; nothing, where every byte matches the checksums that were saved."""
-    reading = Archive(os.fspath(path), step).verify()
+def verify(path: Filename, *, step: Optional[int] = None, progress: Progress = None) -> Verified:
+    """Reads a checkpoint, and holds every byte that has a checksum against it."""
+    archive = Archive(os.fspath(path), step)
+    reading = archive.verify()
     with telling(progress, "verifying") as tell:
-        faults, _, _ = reading.verdict(tell)
-    return faults
+        faults, checked, unchecked = reading.verdict(tell)
+    return Verified(tuple(faults), checked, unchecked, tuple(archive.notes))
 
 
 def latest(folder: Filename) -> Optional[int]:

@@ -7,8 +7,12 @@ pub const VERSION: DLPackVersion = DLPackVersion { major: 1, minor: 1 };
 
 /// Host memory, in [`DLDevice::device_type`].
 pub const CPU: i32 = 1;
+/// Memory of a GPU that CUDA drives.
+pub const CUDA: i32 = 2;
 /// Host memory that is pinned for CUDA.
 pub const CUDA_HOST: i32 = 3;
+/// Memory of a GPU that ROCm drives.
+pub const ROCM: i32 = 10;
 /// Host memory that is pinned for ROCm.
 pub const ROCM_HOST: i32 = 11;
 

@@ -59,6 +59,8 @@ pub struct Verdict {
     pub path: PathBuf,
     /// `crowfly`, `safetensors` or `dcp`; `null` when it could not be opened.
     pub format: Option<&'static str>,
+    /// What this comes to.
+    pub state: State,
     /// How many tensors it holds.
     pub tensors: usize,
     /// Bytes that match the checksums that were saved.
@@ -73,17 +75,42 @@ pub struct Verdict {
     pub receipt: Option<Receipt>,
 }
 
+/// What a verification of one checkpoint comes to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum State {
+    /// Every byte matches its checksum.
+    Whole,
+    /// Some of it could be read, and no checksums say whether it is what was saved.
+    Unsure,
+    /// Something is missing, cannot be read, or is not what was saved.
+    Damaged,
+}
+
+impl State {
+    const fn of(faults: &[Fault], unchecked: Bytes) -> Self {
+        match (faults, unchecked.0) {
+            ([_, ..], _) => Self::Damaged,
+            ([], 0) => Self::Whole,
+            ([], _) => Self::Unsure,
+        }
+    }
+}
+
 impl Verification {
-    /// Damaged, or whole as far as there is a checksum to tell by.
     fn exit(&self) -> Exit {
-        if self.checkpoints.iter().any(|c| !c.faults.is_empty()) {
+        let any = |state| {
+            self.checkpoints
+                .iter()
+                .any(|verdict| verdict.state == state)
+        };
+        if any(State::Damaged) {
             return Exit::Broken;
         }
-        let unchecked = |c: &Verdict| c.checked == Bytes(0) && c.unchecked > Bytes(0);
-        if self.checkpoints.iter().any(unchecked) {
-            return Exit::Unsure;
+        match any(State::Unsure) {
+            true => Exit::Unsure,
+            false => Exit::Ok,
         }
-        Exit::Ok
     }
 }
 
@@ -112,6 +139,7 @@ pub fn run(args: &VerifyArgs, out: &mut Output) -> Result<Exit, Failure> {
                     step: Some(found.step),
                     path: found.path,
                     format: None,
+                    state: State::Damaged,
                     tensors: 0,
                     checked: Bytes(0),
                     unchecked: Bytes(0),
@@ -154,14 +182,16 @@ fn verdict(archive: &Archive, out: &Output) -> Result<Verdict, Failure> {
         code: error.code(),
         message: error.to_string(),
     };
+    let faults: Vec<Fault> = faults.iter().map(fault).collect();
     Ok(Verdict {
         step: super::step_of(archive),
         path: archive.path().to_owned(),
         format: Some(archive.format().word()),
+        state: State::of(&faults, found.unchecked),
         tensors: archive.tensors().len(),
         checked: found.checked,
         unchecked: found.unchecked,
-        faults: faults.iter().map(fault).collect(),
+        faults,
         notes: archive.notes().to_vec(),
         receipt: found.receipt,
     })

@@ -50,6 +50,14 @@ impl Physical {
         self.file.as_fd().try_clone_to_owned()
     }
 
+    /// Whether a descriptor is of this memory.
+    pub(super) fn is(&self, descriptor: std::ffi::c_int) -> bool {
+        // SAFETY: it is only looked at, and callers hand in open ones.
+        let other = unsafe { std::os::fd::BorrowedFd::borrow_raw(descriptor) };
+        let number = |of: std::os::fd::BorrowedFd<'_>| Some(rustix::fs::fstat(of).ok()?.st_ino);
+        number(self.file.as_fd()).is_some_and(|own| number(other) == Some(own))
+    }
+
     /// Copies out; the range lies within.
     pub(super) fn read(&self, at: usize, to: &mut [u8]) {
         assert!(at + to.len() <= self.len);

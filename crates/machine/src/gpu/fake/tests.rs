@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use super::super::{
     DeviceMemory, Dialect, Gpu, GpuError, GpuExporter, HostRegistration, Making, PeerRefusal,
-    Stream, WriteFlush,
+    Shared, Stream, WriteFlush,
 };
 use super::{FakeGpus, Model, POISON};
 use crate::verbs::{ExportError, Exporter, GpuFacts, Mapping, Pinned};
@@ -232,18 +232,54 @@ fn memory_of_another_process_is_the_same_memory_and_closed_before_it_is_freed() 
     let gpus = FakeGpus::cuda(1);
     let gpu = open(&gpus, 0);
     let memory = DeviceMemory::allocate(&gpu, 4096).expect("room");
-    let handle = memory.handle().expect("a handle");
-    let opened = DeviceMemory::open(&gpu, &handle, 4096).expect("opened");
+    let opened = DeviceMemory::open(&gpu, &memory.share().expect("a handle"), 4096);
+    let opened = opened.expect("opened");
     assert_eq!(opened.making(), Making::Opened);
     gpus.set_bytes(&memory, 10, b"here");
     assert_eq!(&gpus.bytes(&opened)[10..14], b"here");
-    let mapped = DeviceMemory::map(&gpu, 4096, 4096).expect("room");
-    assert!(
-        mapped.handle().is_err(),
-        "only memory in one piece can be sent"
-    );
-    drop((opened, memory, mapped));
+    let again = opened.share().expect_err("it is another process's");
+    assert_eq!(again.code(), "not-shareable");
+    drop((opened, memory));
     assert_eq!(gpus.alive(), 1, "the context");
+}
+
+#[test]
+fn memory_of_pieces_is_sent_piece_by_piece_and_is_the_same_memory_elsewhere() {
+    let gpus = FakeGpus::cuda(1);
+    let gpu = open(&gpus, 0);
+    let grain = 2 << 20;
+    let len = 2 * grain + 100;
+    let memory = DeviceMemory::map(&gpu, len, grain).expect("room");
+    let shared = memory.share().expect("descriptors");
+    let Shared::Pieces(pieces) = &shared else {
+        panic!("{shared:?}")
+    };
+    assert_eq!(pieces.len(), 3);
+    let opened = DeviceMemory::open(&gpu, &shared, len).expect("opened");
+    for at in [0, grain - 2, 2 * grain + 90] {
+        gpus.set_bytes(&memory, at, b"side by side");
+    }
+    assert!(gpus.bytes(&opened) == gpus.bytes(&memory));
+    let short = DeviceMemory::open(&gpu, &shared, 4 * grain).expect_err("no such piece");
+    assert_eq!(short.code(), "out-of-bounds");
+    drop((opened, memory, shared));
+    assert_eq!(gpus.alive(), 1, "the context");
+}
+
+#[test]
+fn a_part_that_another_library_lent_is_sent_as_a_part_of_its_allocation() {
+    let gpus = FakeGpus::cuda(1);
+    let gpu = open(&gpus, 0);
+    let arena = DeviceMemory::allocate(&gpu, 8192).expect("room");
+    // SAFETY: the arena outlives the part, which holds it.
+    let part =
+        unsafe { DeviceMemory::lent(&gpu, arena.address() + 4096, 4096, Arc::clone(&arena) as _) };
+    let part = part.expect("its memory");
+    let shared = part.share().expect("a handle");
+    assert!(matches!(shared, Shared::Handle { offset: 4096, .. }));
+    let opened = DeviceMemory::open(&gpu, &shared, 4096).expect("opened");
+    gpus.set_bytes(&arena, 4096, b"tensor");
+    assert_eq!(&gpus.bytes(&opened)[..6], b"tensor");
 }
 
 #[test]
@@ -351,14 +387,15 @@ fn everything(gpus: &FakeGpus) -> Result<Vec<u8>, GpuError> {
     let pin = HostRegistration::new(&a, host.pinned())?;
     let one = DeviceMemory::allocate(&a, 8192)?;
     let pieces = DeviceMemory::map(&b, 3 << 20, 1 << 20)?;
-    let opened = DeviceMemory::open(&a, &one.handle()?, 8192)?;
+    let opened = DeviceMemory::open(&a, &one.share()?, 8192)?;
+    let stitched = DeviceMemory::open(&b, &pieces.share()?, 3 << 20)?;
     let streams = [Stream::new(&a)?, Stream::new(&a)?];
     let copy = streams[0].copy_in(&one, 0, pin.memory(), 0..4096)?;
     if let Some(event) = copy.event() {
         streams[1].wait_for(event)?;
     }
     let across = streams[1].copy_across(&pieces, 4096, &opened, 0..4096)?;
-    let out = streams[1].copy_out(pin.memory(), 4096, &pieces, 4096..8192)?;
+    let out = streams[1].copy_out(pin.memory(), 4096, &stitched, 4096..8192)?;
     while !copy.is_done()? {}
     across.wait()?;
     out.wait()?;

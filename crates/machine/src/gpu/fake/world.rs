@@ -84,6 +84,8 @@ pub(crate) struct World {
     pub(super) peers: BTreeSet<(usize, usize)>,
     pub(super) exported: Vec<Exported>,
     unpinned: u64,
+    /// What other devices wrote and a GPU does not show yet: GPU, address, bytes.
+    late: Vec<(usize, u64, Vec<u8>)>,
     next: u64,
     calls: BTreeMap<&'static str, u64>,
     failures: Vec<(&'static str, u64, c_int)>,
@@ -185,6 +187,38 @@ impl World {
     pub(super) fn note_host(&mut self, start: u64, len: usize) {
         if !self.is_pinned(start, len) {
             self.unpinned += len as u64;
+        }
+    }
+
+    /// Another device's write into a GPU's memory; false where none is. A GPU may show it late.
+    pub(crate) fn written_by_device(&mut self, address: u64, bytes: &[u8]) -> bool {
+        let Some(gpu) = self.find(address).map(|(mapping, _)| mapping.gpu) else {
+            return false;
+        };
+        if self.models.get(gpu).is_some_and(|model| model.shows_late) {
+            self.late.push((gpu, address, bytes.to_vec()));
+            return true;
+        }
+        write(self, address, bytes)
+    }
+
+    /// Another device's read of a GPU's memory, which pushes earlier writes before it; false where
+    /// there is none.
+    pub(crate) fn read_by_device(&mut self, address: u64, bytes: &mut [u8]) -> bool {
+        let Some(gpu) = self.find(address).map(|(mapping, _)| mapping.gpu) else {
+            return false;
+        };
+        self.show(gpu);
+        read(self, address, bytes)
+    }
+
+    /// Shows what other devices wrote.
+    pub(super) fn show(&mut self, gpu: usize) {
+        for (of, address, bytes) in std::mem::take(&mut self.late) {
+            match of == gpu {
+                true => drop(write(self, address, &bytes)),
+                false => self.late.push((of, address, bytes)),
+            }
         }
     }
 

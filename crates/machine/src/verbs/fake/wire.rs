@@ -287,14 +287,13 @@ fn move_bytes(
         rdma.remote_addr
     };
     for piece in pieces {
-        let (local, remote) = (piece.addr as *mut u8, at as *mut u8);
         let (from, to) = if reads {
-            (remote, local)
+            (at, piece.addr)
         } else {
-            (local, remote)
+            (piece.addr, at)
         };
         // SAFETY: both ranges lie in registered regions, whose memory outlives them, or inline.
-        unsafe { std::ptr::copy(from, to, piece.length as usize) };
+        unsafe { copy(from, to, piece.length as usize) };
         at += u64::from(piece.length);
     }
     if let Some((wr_id, _)) = receive {
@@ -314,4 +313,22 @@ fn move_bytes(
         world.complete(their_cq, wc);
     }
     Ok(())
+}
+
+/// Copies between host memories, and those of GPUs that exist only in this process, whose addresses
+/// no core may touch.
+///
+/// # Safety
+/// What is no GPU's must be memory that may be read or written.
+unsafe fn copy(from: u64, to: u64, len: usize) {
+    let mut gpus = crate::gpu::fake::world();
+    let mut bytes = vec![0; len];
+    if !gpus.read_by_device(from, &mut bytes) {
+        // SAFETY: the caller's.
+        unsafe { std::ptr::copy(from as *const u8, bytes.as_mut_ptr(), len) };
+    }
+    if !gpus.written_by_device(to, &bytes) {
+        // SAFETY: the caller's.
+        unsafe { std::ptr::copy(bytes.as_ptr(), to as *mut u8, len) };
+    }
 }

@@ -18,8 +18,10 @@ pub struct GpuFacts {
 pub enum Flush {
     /// Nothing; why.
     NotNeeded(&'static str),
-    /// A read of one byte through the same NIC; why.
+    /// A flush by the driver, or else a read of one byte through the same NIC; why.
     LoopbackRead(&'static str),
+    /// A read of one byte through the same NIC, for the data takes another way than what tells of it.
+    SplitPaths(&'static str),
     /// Nobody documents it; why not.
     Unknown(&'static str),
 }
@@ -35,7 +37,7 @@ impl Flush {
     pub(super) fn of(facts: &GpuFacts, way: Way) -> Self {
         let split = facts.coherent_link && way == Way::DmaBuf(Mapping::Pcie);
         match facts.compute_capability {
-            _ if split => Self::LoopbackRead(
+            _ if split => Self::SplitPaths(
                 "the data goes over PCIe and the completion over the coherent link",
             ),
             Some((major, _)) if major >= 9 => {
@@ -52,7 +54,7 @@ impl Flush {
     pub fn without_flush(&self) -> Visibility {
         match self {
             Self::NotNeeded(why) => Visibility::NotNeeded((*why).into()),
-            Self::LoopbackRead(why) => {
+            Self::LoopbackRead(why) | Self::SplitPaths(why) => {
                 Visibility::Unknown(format!("no read through the NIC was done, and {why}"))
             }
             Self::Unknown(why) => Visibility::Unknown((*why).into()),
@@ -89,7 +91,7 @@ mod tests {
         ));
         assert!(matches!(
             Flush::of(&gpu(9, true), pcie),
-            Flush::LoopbackRead(_)
+            Flush::SplitPaths(_)
         ));
         assert!(matches!(
             Flush::of(&GpuFacts::default(), default),

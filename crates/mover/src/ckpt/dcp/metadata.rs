@@ -1,12 +1,17 @@
 //! What `.metadata` says: which tensors there are, in which parts, and where each part lies.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
+
+use serde_json::Value as Json;
 
 use super::error::DcpError;
 use super::pickle::{Allowed, Id, Pickle, Value};
 use super::tensor::dtype_of;
 use crate::checkpoint::dtype::Dtype;
 use crate::ckpt::extent::Extent;
+
+/// The deepest nesting of a state that is put together again.
+const MAX_NESTING: usize = 64;
 
 const CLASSES: &str = "torch.distributed.checkpoint.metadata";
 const FILES: &str = "torch.distributed.checkpoint.filesystem";
@@ -75,6 +80,8 @@ pub(super) struct Described {
     pub tensors: Vec<Tensor>,
     /// Everything that is no tensor.
     pub objects: Vec<(String, Item)>,
+    /// Where in the nested state each name stood: keys of dictionaries and places in lists.
+    pub paths: BTreeMap<String, Vec<Json>>,
 }
 
 fn bad(what: impl Into<String>) -> DcpError {
@@ -149,7 +156,33 @@ pub(super) fn read(bytes: &[u8]) -> Result<Described, DcpError> {
             chunks,
         });
     }
-    Ok(Described { tensors, objects })
+    Ok(Described {
+        tensors,
+        objects,
+        paths: paths(&pickle, state),
+    })
+}
+
+/// What the planner of the save noted; names that it did not note, or not as PyTorch's own does, have no path.
+fn paths(pickle: &Pickle, metadata: Id) -> BTreeMap<String, Vec<Json>> {
+    let noted = pickle
+        .field(metadata, "planner_data")
+        .and_then(|id| pickle.pairs(id))
+        .unwrap_or_default();
+    let step = |id: &Id| match pickle.get(*id) {
+        Value::Text(key) => Some(Json::from(key.as_str())),
+        Value::Int(place) => Some(Json::from(*place)),
+        _ => None,
+    };
+    let path = |id: Id| -> Option<Vec<Json>> {
+        let steps = pickle.items(id)?;
+        let short = !steps.is_empty() && steps.len() <= MAX_NESTING;
+        short.then(|| steps.iter().map(step).collect())?
+    };
+    let named = noted
+        .iter()
+        .filter_map(|(name, id)| Some((pickle.text(*name)?.to_owned(), path(*id)?)));
+    named.collect()
 }
 
 /// The state that an instance of a class was given.

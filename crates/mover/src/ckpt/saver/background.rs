@@ -1,7 +1,7 @@
 //! The part of a save that nobody waits for: write, make durable, publish.
 
-use std::collections::{BTreeMap, VecDeque};
-use std::sync::mpsc::{Receiver, SyncSender, TryRecvError};
+use std::collections::BTreeMap;
+use std::sync::mpsc::{Receiver, SyncSender, TryRecvError, TrySendError};
 use std::time::Instant;
 
 use crowfly_machine::usage;
@@ -16,16 +16,11 @@ use crate::ckpt::disk::{Act, Disk};
 use crate::ckpt::error::SaveError;
 use crate::ckpt::image::{Contents, Summing};
 use crate::ckpt::manifest::{FileEntry, RANK_PART_SCHEMA, RankPart, TensorEntry, file_name};
-use crate::ckpt::receipt::{SAVE_SCHEMA, SaveReceipt, joined, restore_cost};
+use crate::ckpt::receipt::{SAVE_SCHEMA, SaveReceipt, restore_cost};
 use crate::ckpt::store::pruned;
-use crate::error::TransferError;
 use crate::memory::Region;
-use crate::save::{WriteTerms, Writing};
-use crate::transfer::Transfer;
-
-/// Buffers that are being written at one time. One that ends leaves the drive the requests of the
-/// others.
-const IN_FLIGHT: usize = 3;
+use crate::receipt::joined;
+use crate::save::{Flights, IN_FLIGHT, WriteTerms, Writing};
 
 /// Everything that the background needs, none of it borrowed.
 pub(super) struct Background {
@@ -141,28 +136,19 @@ impl Background {
             past: 0,
             on_gpu: false,
         };
-        let length = self.contents.length;
-        let writing = Writing::begin(&path, length, terms, &Place::Host(None))?;
+        let file_bytes = self.contents.length;
+        let writing = Writing::begin(&path, file_bytes, terms, &Place::Host(None))?;
         let mut summing = Summing::new(&self.contents);
-        let mut flights: VecDeque<(Transfer, Region)> = VecDeque::new();
-        let mut receipts = Vec::new();
+        let mut flights = Flights::default();
         let mut copying = CpuSeconds::default();
         let mut staged = 0;
         let writing_since = Instant::now();
-        let mut land = |flights: &mut VecDeque<(Transfer, Region)>, most: usize| {
-            while flights.len() > most {
-                let Some((transfer, memory)) = flights.pop_front() else {
-                    break;
-                };
-                // The transfer's own share of the memory has to be gone before it is filled again.
-                receipts.push(transfer.wait()?.receipt);
-                if let Err(unused) = free.try_send(memory) {
-                    let (std::sync::mpsc::TrySendError::Full(memory)
-                    | std::sync::mpsc::TrySendError::Disconnected(memory)) = unused;
-                    pool.push(memory);
-                }
+        let mut give_back = |memory| {
+            if let Err(TrySendError::Full(memory) | TrySendError::Disconnected(memory)) =
+                free.try_send(memory)
+            {
+                pool.push(memory);
             }
-            Ok::<(), TransferError>(())
         };
         loop {
             let slab = match slabs.try_recv() {
@@ -170,7 +156,7 @@ impl Background {
                 // Whoever copies may be waiting for the very memory that is in flight.
                 Err(TryRecvError::Empty) if !flights.is_empty() => {
                     let most = flights.len() - 1;
-                    land(&mut flights, most)?;
+                    flights.land(most, &mut give_back)?;
                     continue;
                 }
                 Err(TryRecvError::Empty) => match slabs.recv() {
@@ -182,21 +168,28 @@ impl Background {
             self.disk
                 .before(Act::WriteTensors, &path)
                 .map_err(io("write"))?;
-            let view = Region::new(std::sync::Arc::clone(slab.memory.memory()), 0..slab.length);
-            let transfer = self.settings.engine.write(&writing, view, slab.at, None)?;
-            if let Some(bytes) = slab.memory.as_slice().and_then(|b| b.get(..slab.length)) {
-                summing.take(&self.contents, slab.at, bytes);
+            let Slab {
+                memory,
+                at,
+                length,
+                copying: used,
+            } = slab;
+            // Hashing goes on while the bytes are on their way, by a share of the memory of its own.
+            let bytes = memory.clone();
+            flights.launch(&self.settings.engine, &writing, memory, length, at)?;
+            if let Some(bytes) = bytes.as_slice().and_then(|bytes| bytes.get(..length)) {
+                summing.take(&self.contents, at, bytes);
             }
-            staged += slab.length as u64;
-            copying.user += slab.copying.user;
-            copying.system += slab.copying.system;
-            flights.push_back((transfer, slab.memory));
-            land(&mut flights, IN_FLIGHT - 1)?;
+            drop(bytes);
+            staged += length as u64;
+            copying.user += used.user;
+            copying.system += used.system;
+            flights.land(IN_FLIGHT - 1, &mut give_back)?;
         }
-        land(&mut flights, 0)?;
-        if staged != length {
+        flights.land(0, &mut give_back)?;
+        if staged != file_bytes {
             return Err(SaveError::BadState {
-                what: format!("the copy ended after {staged} of {length} bytes"),
+                what: format!("the copy ended after {staged} of {file_bytes} bytes"),
             });
         }
         let write_seconds = writing_since.elapsed().as_secs_f64();
@@ -212,11 +205,16 @@ impl Background {
             user: used.user + copying.user,
             system: used.system + copying.system,
         };
-        let receipt = joined(receipts, write_seconds + sync_seconds, own, Bytes(length)).ok_or(
-            SaveError::ThreadDied {
-                step: self.terms.step,
-            },
-        )?;
+        let receipts = flights.into_receipts();
+        let receipt = joined(
+            receipts,
+            write_seconds + sync_seconds,
+            own,
+            Bytes(file_bytes),
+        )
+        .ok_or(SaveError::ThreadDied {
+            step: self.terms.step,
+        })?;
         let rank = self.terms.rank;
         let mut tensors = self.known;
         for (name, entry) in summing.finish(self.contents, rank) {
@@ -235,7 +233,7 @@ impl Background {
             attempt: attempt.mark().to_owned(),
             file: FileEntry {
                 name: file_name(rank, self.terms.world),
-                bytes: length,
+                bytes: file_bytes,
             },
             tensors,
             objects: self.objects,
@@ -244,7 +242,7 @@ impl Background {
             receipt,
             write_seconds,
             sync_seconds,
-            file_bytes: Bytes(length),
+            file_bytes: Bytes(file_bytes),
         };
         Ok((written, part))
     }

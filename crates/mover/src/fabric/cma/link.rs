@@ -386,6 +386,11 @@ impl Link for CmaLink {
         local: Option<&RegionCore>,
         remote: Option<&RegionDescriptor>,
     ) -> Result<(), Vec<Obstacle>> {
+        if let Some(place) = remote.map(RegionDescriptor::place)
+            && !matches!(place, Place::Host(_))
+        {
+            return Err(vec![hops::no_copy(place)]);
+        }
         if remote.is_some_and(|region| region.grant(Path::Cma, NAME).is_none()) {
             return Err(vec![
                 Obstacle::blocks(

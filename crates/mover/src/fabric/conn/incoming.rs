@@ -151,7 +151,7 @@ impl Conn {
             let buffered = !ahead.is_empty();
             let step = |span: &Span| {
                 if buffered {
-                    Ok(span.put(ahead))
+                    span.put(ahead)
                 } else {
                     span.receive(self.socket.as_fd())
                 }

@@ -62,7 +62,7 @@ impl Conn {
                 let Some(frame) = out.queue.pop_front() else {
                     return Ok(());
                 };
-                out.started = Some(self.begin(&mut out.lane, frame));
+                out.started = Some(self.begin(&mut out.lane, frame)?);
             }
             let Some(started) = out.started.as_mut() else {
                 return Ok(());
@@ -79,7 +79,7 @@ impl Conn {
         }
     }
 
-    fn begin(&self, lane: &mut Lane, frame: Frame) -> Started {
+    fn begin(&self, lane: &mut Lane, frame: Frame) -> io::Result<Started> {
         let bytes = frame.bytes();
         let length = u32::try_from(bytes).unwrap_or(u32::MAX);
         let mut head = lane.seal(frame.kind, frame.status, frame.op, &frame.body, length);
@@ -88,16 +88,16 @@ impl Conn {
             for span in payload.drain(..) {
                 let at = head.len();
                 head.resize(at + span.len(), 0);
-                span.get(&mut head[at..]);
+                span.get(&mut head[at..])?;
             }
             self.queued.fetch_sub(bytes, Ordering::Relaxed);
         }
-        Started {
+        Ok(Started {
             head,
             sent: 0,
             payload,
             descriptor: frame.descriptor,
-        }
+        })
     }
 
     /// Sends more of a started frame; answers whether all of it is out.

@@ -40,7 +40,7 @@ impl Span {
         if !self.backing.writable {
             return Err(io::Error::from(io::ErrorKind::PermissionDenied));
         }
-        read(process, address, self.pointer(), self.len())
+        self.fill(|to, len| read(process, address, to, len))
     }
 }
 
@@ -62,7 +62,8 @@ mod tests {
         let span = Arc::clone(&backing).span(8..24).expect("inside");
         assert_eq!(span.fill_from(here, address).expect("read"), 16);
         let mut out = [9; 64];
-        backing.span(0..64).expect("inside").get(&mut out);
+        let got = backing.span(0..64).expect("inside").get(&mut out);
+        assert_eq!(got.expect("host memory"), 64);
         assert_eq!(
             (&out[..8], &out[8..24], &out[24..]),
             (&[0; 8][..], &[7; 16][..], &[0; 40][..])

@@ -6,12 +6,12 @@ use std::sync::atomic::AtomicU64;
 use super::{Backing, Caches, copy};
 
 impl Backing {
-    /// A counter in the memory; `None` where it does not lie inside, is not aligned to 8 bytes, or
+    /// A counter in host memory; `None` where it does not lie inside, is not aligned to 8 bytes, or
     /// the memory may only be read.
     pub(crate) fn word(&self, offset: usize) -> Option<&AtomicU64> {
         const SIZE: usize = size_of::<AtomicU64>();
         let inside = offset.checked_add(SIZE).is_some_and(|end| end <= self.len);
-        if !inside || !offset.is_multiple_of(SIZE) || !self.writable {
+        if !inside || !offset.is_multiple_of(SIZE) || !self.writable || !self.is_host() {
             return None;
         }
         let address = self.base.as_ptr().wrapping_add(offset);
@@ -23,11 +23,11 @@ impl Backing {
         Some(unsafe { AtomicU64::from_ptr(address.cast()) })
     }
 
-    /// Copies bytes in; `false`, and nothing is copied, where they do not lie inside or the memory
-    /// may only be read.
+    /// Copies bytes into host memory; `false`, and nothing is copied, where they do not lie inside or
+    /// the memory may only be read.
     pub(crate) fn copy_in(&self, offset: usize, bytes: &[u8], caches: Caches) -> bool {
         let end = offset.checked_add(bytes.len());
-        if !self.writable || end.is_none_or(|end| end > self.len) {
+        if !self.writable || !self.is_host() || end.is_none_or(|end| end > self.len) {
             return false;
         }
         let to = self.base.as_ptr().wrapping_add(offset);
@@ -37,10 +37,10 @@ impl Backing {
         true
     }
 
-    /// Copies bytes out; `false`, and nothing is copied, where they do not lie inside.
+    /// Copies bytes out of host memory; `false`, and nothing is copied, where they do not lie inside.
     pub(crate) fn copy_out(&self, offset: usize, out: &mut [u8], caches: Caches) -> bool {
         let end = offset.checked_add(out.len());
-        if end.is_none_or(|end| end > self.len) {
+        if !self.is_host() || end.is_none_or(|end| end > self.len) {
             return false;
         }
         let from = self.base.as_ptr().wrapping_add(offset);

@@ -4,9 +4,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crowfly_route::hop::Class;
+use crowfly_route::obstacle::Obstacle;
 use crowfly_route::units::Bytes;
 
-use super::{MAX_RETRIES, RELEASE_GRACE, State};
+use super::{Ended, MAX_RETRIES, RELEASE_GRACE, State};
 use crate::fabric::error::FabricError;
 use crate::fabric::flight::{Flight, Piece};
 use crate::fabric::port::PortCount;
@@ -46,6 +47,7 @@ impl State {
                 known.totals.failed_ops += 1;
                 self.fail(entry.flight, error);
             }
+            Err(OpError::Elsewhere(found)) => return self.go_elsewhere(rail, entry, found),
             Err(OpError::Rail(why)) => {
                 known.totals.failed_ops += 1;
                 let once = known.rail.link.limits().imm_once;
@@ -55,6 +57,39 @@ impl State {
             }
         }
         self.settle(entry.flight);
+    }
+
+    /// Puts a piece that a rail cannot carry back, for rails that can; the flight asks this one no more.
+    fn go_elsewhere(&mut self, rail: RailId, entry: InFlight, found: Vec<Obstacle>) {
+        let peer = self.peer.to_string();
+        let Some(flight) = self.flights.get_mut(&entry.flight) else {
+            return;
+        };
+        found.into_iter().for_each(|obstacle| flight.met(obstacle));
+        let plan = Arc::make_mut(&mut flight.plan);
+        for tier in &mut plan.tiers {
+            tier.retain(|known| *known != rail);
+        }
+        plan.tiers.retain(|tier| !tier.is_empty());
+        if flight.ending.is_some() {
+            return self.settle(entry.flight);
+        }
+        if plan.tiers.is_empty() {
+            let met = plan.obstacles.iter().chain(&flight.met);
+            let error = FabricError::Refused {
+                peer,
+                policy: flight.order.policy,
+                obstacles: met.cloned().collect(),
+            };
+            return self.fail(entry.flight, error);
+        }
+        flight.put_back(Piece {
+            segments: entry.segments,
+            imm: entry.imm,
+        });
+        if !self.waiting.contains(&entry.flight) {
+            self.waiting.push_back(entry.flight);
+        }
     }
 
     /// Puts a piece that a failed rail dropped back, for another rail.
@@ -134,8 +169,10 @@ impl State {
             let mut tiers = flight.plan.tiers.iter();
             let tier = tiers.position(|tier| tier.iter().any(|old| followed.contains(old)));
             if let (Some(tier), Ok(())) = (tier, reached) {
+                let (local, remote) = (order.local.as_deref(), order.remote.as_ref());
+                let detour = link.detour(order.verb, local, remote).is_some();
                 let plan = Arc::make_mut(&mut flight.plan);
-                plan.goes_by(id, &new.rail, flight.order.local.as_deref());
+                plan.goes_by(id, &new.rail, flight.order.local.as_deref(), detour);
                 if let Some(tier) = plan.tiers.get_mut(tier) {
                     tier.push(id);
                 }
@@ -168,8 +205,8 @@ impl State {
         };
         if flight.ending.is_none() {
             if flight.order.verb == Verb::Write {
-                self.ended
-                    .push((Arc::clone(&flight.slot), Err(error.clone())));
+                let slot = Arc::clone(&flight.slot);
+                self.ended.push(Ended::failed(slot, error.clone()));
             }
             flight.ending = Some(error);
             flight.gate.close();
@@ -220,13 +257,18 @@ impl State {
             return;
         };
         self.waiting.retain(|waiting| *waiting != id);
-        let outcome = match flight.ending.take() {
-            Some(error) => Err(error),
-            None => Ok(Delivery::new(
-                flight.account(self.now, |rail| self.counted(rail)),
-            )),
-        };
-        self.ended.push((flight.slot, outcome));
+        self.ended.push(match flight.ending.take() {
+            Some(error) => Ended::failed(flight.slot, error),
+            None => {
+                self.note_detours(&mut flight);
+                let account = flight.account(self.now, |rail| self.counted(rail));
+                Ended {
+                    outcome: Ok(Delivery::new(account)),
+                    flushes: self.flushes(&flight),
+                    slot: flight.slot,
+                }
+            }
+        });
     }
 
     /// What the port of a rail has counted by now.

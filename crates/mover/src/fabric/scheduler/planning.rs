@@ -3,18 +3,24 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use crowfly_route::hop::Class;
+use crowfly_route::obstacle::{Code, Obstacle};
 use crowfly_route::policy::Policy;
+use crowfly_route::receipt::Path;
 
 use super::State;
 use crate::fabric::error::FabricError;
+use crate::fabric::flight::Flight;
 use crate::fabric::nics::Near;
 use crate::fabric::plan::{Kind, Plan};
-use crate::fabric::provider::RailId;
+use crate::fabric::provider::{Flush, RailId, Verb};
 use crate::fabric::rail::{allows, asked_for, rail_failed, rank};
 use crate::fabric::transfer::LeftOut;
 
-/// Rails by how straight their path is and how near their NIC.
-type Tiers = BTreeMap<(u8, Near), Vec<RailId>>;
+/// Rails, those that come first first.
+type Tiers = BTreeMap<Tier, Vec<RailId>>;
+/// Whether it takes a detour with a GPU's bytes, how straight its path is, how near its NIC is.
+type Tier = (bool, u8, Near);
 
 impl State {
     /// The plan for transfers of a kind; made once until a rail changes.
@@ -23,7 +29,9 @@ impl State {
             return Ok(Arc::clone(plan));
         }
         let plan = Arc::new(self.choose_rails(kind)?);
-        self.plans.keep(kind, &plan);
+        if !kind.is_of_a_gpu() {
+            self.plans.keep(kind, &plan);
+        }
         Ok(plan)
     }
 
@@ -35,34 +43,49 @@ impl State {
         let place = kind.local.map(|region| region.backing().place());
         let local = kind.local.map(Arc::as_ref);
         let mut tiers = Tiers::new();
-        let mut obstacles = Vec::new();
+        let mut met: Vec<(Path, Vec<Obstacle>)> = Vec::new();
         for id in self.latest().into_values() {
             let Some(known) = self.rails.get(&id) else {
                 continue;
             };
+            let (path, link) = (known.rail.path, &known.rail.link);
             if let Some(why) = &known.down {
-                obstacles.push(rail_failed(&known.rail, why));
+                met.push((path, vec![rail_failed(&known.rail, why)]));
                 continue;
             }
-            if !allows(kind.policy, known.class) {
-                if kind.policy != Policy::Require {
-                    obstacles.push(asked_for(&known.rail, kind.policy));
-                }
+            let detour = link.detour(kind.verb, local, kind.remote);
+            let detoured = detour.is_some();
+            let class = match (detoured, known.class) {
+                (true, Class::Direct) => Class::Staged,
+                (_, class) => class,
+            };
+            if !allows(kind.policy, class) {
+                let why = match kind.policy {
+                    Policy::Require => detour,
+                    policy => Some(asked_for(&known.rail, policy)),
+                };
+                met.push((path, why.into_iter().collect()));
                 continue;
             }
-            match known.rail.link.reaches(local, kind.remote) {
+            match link.reaches(local, kind.remote) {
                 Ok(()) => {
                     let near = known.rail.nearness.to(place);
-                    let tier = (rank(known.rail.path), near);
+                    let tier = (detoured, rank(path), near);
                     tiers.entry(tier).or_default().push(id);
-                    plan.goes_by(id, &known.rail, local);
+                    plan.goes_by(id, &known.rail, local, detoured);
                 }
-                Err(found) => obstacles.extend(found),
+                Err(found) => met.push((path, found)),
             }
         }
-        if let Some((best, near)) = tiers.keys().next().copied() {
-            let better = self.missing.iter().filter(|m| rank(m.path) < best);
-            obstacles.extend(better.map(|missing| missing.obstacle.clone()));
+        let best = tiers.keys().next().copied();
+        // By a detour even a path that is otherwise better is none.
+        let better = |path| best.is_none_or(|(detoured, best, _)| detoured || rank(path) <= best);
+        let told = met.into_iter().filter(|(path, _)| better(*path));
+        let mut obstacles: Vec<Obstacle> = told.flat_map(|(_, found)| found).collect();
+        if let Some((detoured, best, near)) = best {
+            let better = |path| rank(path) < best || detoured;
+            let missing = self.missing.iter().filter(|m| better(m.path));
+            obstacles.extend(missing.map(|missing| missing.obstacle.clone()));
             plan.left_out = self.standing_by(&tiers, best, near);
         } else {
             if self.rails.values().all(|known| known.down.is_some()) {
@@ -79,12 +102,53 @@ impl State {
         Ok(plan)
     }
 
+    /// Notes how a GPU's bytes really went by the rails that carried them, and what stood in the way.
+    pub(super) fn note_detours(&self, flight: &mut Flight) {
+        let Some(local) = flight.order.local.clone() else {
+            return;
+        };
+        let (verb, remote) = (flight.order.verb, flight.order.remote.clone());
+        if !flight.order.kind().is_of_a_gpu() {
+            return;
+        }
+        let used: Vec<RailId> = flight.moved.keys().copied().collect();
+        for id in used {
+            let Some(known) = self.rails.get(&id) else {
+                continue;
+            };
+            let detour = known.rail.link.detour(verb, Some(&local), remote.as_ref());
+            let plan = Arc::make_mut(&mut flight.plan);
+            plan.goes_by(id, &known.rail, Some(&local), detour.is_some());
+            match detour {
+                None => {}
+                // What the path is like; what stood in the way of straighter ones says more.
+                Some(detour) if detour.code == Code::GpuThroughHost => flight.met(detour),
+                Some(detour) => plan.obstacles.insert(0, detour),
+            }
+        }
+    }
+
+    /// What makes visible to the memory's device what NICs of this host wrote into it.
+    pub(super) fn flushes(&self, flight: &Flight) -> Vec<Flush> {
+        let local = flight.order.local.as_ref();
+        let Some(region) = local.filter(|_| flight.order.verb == Verb::Read) else {
+            return Vec::new();
+        };
+        let used = flight.moved.keys().filter_map(|id| self.rails.get(id));
+        let registrations =
+            used.filter_map(|known| region.registration(known.rail.path, &known.rail.nic));
+        registrations
+            .filter_map(|known| known.flush.clone())
+            .collect()
+    }
+
     /// The rails of the path that carries which are farther from the memory than the nearest.
     fn standing_by(&self, tiers: &Tiers, best: u8, near: Near) -> Vec<LeftOut> {
         let farther = tiers
             .iter()
-            .filter(|((path, away), _)| *path == best && *away != near);
-        let rails = farther.flat_map(|((_, away), rails)| rails.iter().map(move |id| (away, id)));
+            .filter(|((_, path, away), _)| *path == best && *away != near);
+        let rails =
+            farther.flat_map(|((_, _, away), rails)| rails.iter().map(move |id| (away, id)));
         rails
             .filter_map(|(away, id)| {
                 let rail = &self.rails.get(id)?.rail;

@@ -2,9 +2,10 @@
 
 use std::sync::Arc;
 
+use crowfly_route::policy::Policy;
 use crowfly_route::receipt::CpuSeconds;
 
-use super::{MAX_FLIGHTS, STRIPE, State};
+use super::{Ended, MAX_FLIGHTS, STRIPE, State};
 use crate::fabric::error::FabricError;
 use crate::fabric::flight::{Flight, Order, Piece};
 use crate::fabric::port::CHECKED_FROM;
@@ -16,20 +17,19 @@ impl State {
     pub(super) fn start(&mut self, id: FlightId, order: Order, slot: Arc<Slot>) {
         if let Some(why) = &self.lost {
             let (peer, why) = (self.peer, why.clone());
-            return self
-                .ended
-                .push((slot, Err(FabricError::PeerLost { peer, why })));
+            let error = FabricError::PeerLost { peer, why };
+            return self.ended.push(Ended::failed(slot, error));
         }
         if self.flights.len() >= MAX_FLIGHTS {
             let full = FabricError::QueueFull {
                 what: "transfers with one peer",
                 limit: MAX_FLIGHTS,
             };
-            return self.ended.push((slot, Err(full)));
+            return self.ended.push(Ended::failed(slot, full));
         }
         let plan = match self.plan(&order.kind()) {
             Ok(plan) => plan,
-            Err(error) => return self.ended.push((slot, Err(error))),
+            Err(error) => return self.ended.push(Ended::failed(slot, error)),
         };
         let mut flight = Flight::new(order, plan, slot, self.now);
         if flight.total() >= CHECKED_FROM {
@@ -142,6 +142,7 @@ impl State {
             remote: flight.order.remote.clone(),
             segments: piece.segments,
             imm: piece.imm.map(|imm| (imm, id)),
+            straight: flight.order.policy == Policy::Require,
         };
         self.next_op += 1;
         let bytes = op.bytes();

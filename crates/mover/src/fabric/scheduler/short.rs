@@ -58,7 +58,7 @@ impl Scheduler {
             Ok(helped) => with(cost(wall), helped),
             Err(OpError::Op(error)) => return Some(Err(error)),
             // Another rail may do it.
-            Err(OpError::Rail(_)) => return None,
+            Err(OpError::Rail(_) | OpError::Elsewhere(_)) => return None,
         };
         let moved = Moved {
             rail,
@@ -74,6 +74,7 @@ impl Scheduler {
             wall,
             cpu,
             verification: Verification::NotAsked,
+            visibility: None,
         })))
     }
 }

@@ -577,6 +577,7 @@ fn whether_a_gpu_sees_what_was_read_into_it_is_what_the_least_certain_nic_said()
                     keep: Arc::new(()),
                     obstacles: Vec::new(),
                     visibility: visibility.clone(),
+                    flush: None,
                 },
             });
         }

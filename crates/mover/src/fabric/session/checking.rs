@@ -146,6 +146,13 @@ impl Session {
                 };
                 match sum {
                     Ok(sum) => session.checked(id, |check| check.here = Some(sum)),
+                    Err(Status::DeviceFailed) => session.check_failed(
+                        id,
+                        FabricError::GpuFailed {
+                            gpu: local.backing().place().to_string(),
+                            why: "its bytes could not be read to be compared".into(),
+                        },
+                    ),
                     Err(_) => session.check_failed(id, FabricError::Deregistered),
                 }
             });
@@ -364,7 +371,7 @@ fn sum(region: &RegionCore, runs: impl Iterator<Item = (u64, u64)>) -> Result<u6
             let span = span.ok_or(Status::OutOfBounds)?;
             let got = {
                 let _inside = region.gate.enter().ok_or(Status::NoSuchRegion)?;
-                span.get(&mut buffer)
+                span.get(&mut buffer).map_err(|_| Status::DeviceFailed)?
             };
             running.update(buffer.get(..got).unwrap_or_default());
             at += step;

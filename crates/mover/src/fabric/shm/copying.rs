@@ -65,10 +65,11 @@ impl ShmLink {
     /// the help of a second core cost.
     fn copy_run(&self, ends: &Ends<'_>, run: Run) -> Result<CpuSeconds, FabricError> {
         let gone = || FabricError::NoSuchRegion { peer: self.peer };
+        let memory = ends.mapped.memory.as_ref().ok_or_else(gone)?;
         let outside = || FabricError::OutOfBounds {
             start: run.remote,
             end: run.remote.saturating_add(run.len),
-            len: ends.mapped.memory.len() as u64,
+            len: memory.len() as u64,
         };
         let mut helped = CpuSeconds::default();
         let mut done = 0;
@@ -79,7 +80,7 @@ impl ShmLink {
                 Some(start..start.checked_add(usize::try_from(step).ok()?)?)
             };
             let ours = part(run.local).and_then(|range| ends.local.backing().part(range));
-            let theirs = part(run.remote).and_then(|range| ends.mapped.memory.part(range));
+            let theirs = part(run.remote).and_then(|range| memory.part(range));
             let (ours, theirs) = ours.zip(theirs).ok_or_else(outside)?;
             let _link = self.gate.enter().ok_or(FabricError::Cancelled)?;
             let _theirs = ends.mapped.gate.enter().ok_or_else(gone)?;
@@ -98,7 +99,13 @@ impl ShmLink {
                     "local writes",
                 ),
             };
-            let more = copied.map_err(|_| FabricError::NotAllowed { what })?;
+            let more = copied.map_err(|error| match error.kind() {
+                std::io::ErrorKind::PermissionDenied => FabricError::NotAllowed { what },
+                _ => FabricError::GpuFailed {
+                    gpu: ends.local.backing().place().to_string(),
+                    why: error.to_string(),
+                },
+            })?;
             helped.user += more.user;
             helped.system += more.system;
             done += step;

@@ -49,6 +49,7 @@ pub(super) struct ShmEndpoint {
     pub sockets: Arc<Sockets>,
     pub copier: Arc<Copier>,
     pub listening: Vec<u8>,
+    pub devices: Arc<Devices>,
     pub expected: Option<Expected>,
 }
 
@@ -77,6 +78,7 @@ impl Endpoint for ShmEndpoint {
             rail: joining.rail,
             events: joining.events,
             regions: Arc::clone(&self.sockets.regions),
+            devices: Arc::clone(&self.devices),
             gate: Gate::default(),
             state: Mutex::default(),
             withdrawn: Condvar::new(),

@@ -3,52 +3,49 @@
 use super::*;
 
 impl ShmLink {
-    /// Gives the peer a region's memory file.
-    pub(super) fn lend(&self, op: u64, capability: Capability) {
-        let refuse = |status: Status| Frame {
+    /// Gives the peer a region's memory file, or what opens a GPU's memory.
+    pub(super) fn lend(&self, op: u64, capability: Capability, piece: u16) {
+        let frame = self.lent(op, capability, piece);
+        self.conn.send(frame.unwrap_or_else(|status| Frame {
             status: status as u8,
             ..Frame::new(Kind::Mapped, op, Vec::new())
+        }));
+    }
+
+    fn lent(&self, op: u64, capability: Capability, piece: u16) -> Result<Frame, Status> {
+        let found = self.regions.find(&capability, Wish::Write);
+        let found = found.map(|region| (region, true));
+        let (region, writable) =
+            found.or_else(|_| Ok((self.regions.find(&capability, Wish::Read)?, false)))?;
+        let len = region.backing().len() as u64;
+        let told = region
+            .registration(Path::Shm, NAME)
+            .and_then(|known| known.keep.downcast_ref::<devices::Told>());
+        let frame = match told {
+            Some(told) => devices::answer(op, told, len, writable, piece),
+            None => region.backing().file().and_then(|file| {
+                let file = if writable {
+                    rustix::io::fcntl_dupfd_cloexec(file, 0).ok()
+                } else {
+                    // A descriptor that cannot be mapped for writing.
+                    let path = format!("/proc/self/fd/{}", file.as_raw_fd());
+                    let flags = rustix::fs::OFlags::RDONLY | rustix::fs::OFlags::CLOEXEC;
+                    rustix::fs::open(path, flags, rustix::fs::Mode::empty()).ok()
+                };
+                file.map(|file| devices::file(op, len, writable, file))
+            }),
         };
-        let found = self
-            .regions
-            .find(&capability, Wish::Write)
-            .map(|region| (region, true))
-            .or_else(|_| Ok((self.regions.find(&capability, Wish::Read)?, false)));
-        let frame = match found {
-            Err(status) => refuse(status),
-            Ok((region, writable)) => {
-                let file = region.backing().file().and_then(|file| {
-                    if writable {
-                        rustix::io::fcntl_dupfd_cloexec(file, 0).ok()
-                    } else {
-                        // A descriptor that cannot be mapped for writing.
-                        let path = format!("/proc/self/fd/{}", file.as_raw_fd());
-                        let flags = rustix::fs::OFlags::RDONLY | rustix::fs::OFlags::CLOEXEC;
-                        rustix::fs::open(path, flags, rustix::fs::Mode::empty()).ok()
-                    }
-                });
-                let room = self.state().lent.len() < MAX_MAPS;
-                match file.filter(|_| room) {
-                    None => refuse(Status::NotMappable),
-                    Some(file) => {
-                        self.state().lent.insert(capability, Lent::Mapped);
-                        if region.gate.is_closed() {
-                            self.state().lent.remove(&capability);
-                            refuse(Status::NoSuchRegion)
-                        } else {
-                            let mut body = Writer::default();
-                            body.u64(region.backing().len() as u64)
-                                .u8(u8::from(writable));
-                            Frame {
-                                descriptor: Some(file),
-                                ..Frame::new(Kind::Mapped, op, body.finish())
-                            }
-                        }
-                    }
-                }
-            }
-        };
-        self.conn.send(frame);
+        let frame = frame.ok_or(Status::NotMappable)?;
+        let mut state = self.state();
+        if state.lent.len() >= MAX_MAPS {
+            return Err(Status::NotMappable);
+        }
+        state.lent.insert(capability, Lent::Mapped);
+        if region.gate.is_closed() {
+            state.lent.remove(&capability);
+            return Err(Status::NoSuchRegion);
+        }
+        Ok(frame)
     }
 
     /// A peer's region arrived, or was refused.
@@ -56,52 +53,83 @@ impl ShmLink {
         &self,
         header: &Header,
         body: &[u8],
-        file: Option<OwnedFd>,
+        mut file: Option<OwnedFd>,
     ) -> Result<(), Violation> {
-        let mut fields = Reader::new(body);
-        let described = fields.u64().zip(fields.u8());
-        let mapped = match (Status::of(header.status), described, file) {
-            (Some(Status::Done), Some((len, writable)), Some(file)) => {
-                let memory = usize::try_from(len)
-                    .ok()
-                    .and_then(|len| Backing::map(file, len, writable != 0).ok());
-                let memory = memory.ok_or(Violation("memory that could be cut"))?;
-                Ok(Arc::new(Mapped {
-                    memory: Arc::new(memory),
-                    gate: Gate::default(),
-                }))
-            }
-            (Some(Status::Done), ..) => return Err(Violation("a region without its memory")),
-            (Some(status), ..) => Err(status),
-            (None, ..) => return Err(Violation("an unknown answer")),
-        };
-        let waiting = {
+        let mapped = {
             let mut state = self.state();
             let Some(capability) = state.questions.remove(&header.op) else {
                 return Err(Violation("memory that nobody asked for"));
             };
-            let before = match &mapped {
-                Ok(mapped) => state
-                    .maps
-                    .insert(capability, Mapping::Here(Arc::clone(mapped))),
-                Err(_) => state.maps.remove(&capability),
+            let told = match Status::of(header.status) {
+                Some(Status::Done) => Ok(devices::arrived(
+                    &mut state.arriving,
+                    capability,
+                    body,
+                    &mut file,
+                )?),
+                Some(status) => Err(status),
+                None => return Err(Violation("an unknown answer")),
             };
-            match before {
-                Some(Mapping::Asked(ops)) => ops,
-                _ => Vec::new(),
+            match told {
+                Ok(devices::Arrived::More(piece)) => {
+                    state.next_question += 1;
+                    let next = state.next_question;
+                    state.questions.insert(next, capability);
+                    drop(state);
+                    self.conn.send(devices::question(next, capability, piece));
+                    return Ok(());
+                }
+                Ok(devices::Arrived::Gpu {
+                    told,
+                    len,
+                    writable,
+                }) => {
+                    state.opening.insert(capability, None);
+                    drop(state);
+                    self.open_device(capability, told, len, writable);
+                    return Ok(());
+                }
+                Ok(devices::Arrived::File) => Ok(Self::file(body, file)?),
+                Err(status) => Err(status),
             }
+            .map(|mapped| {
+                let asked = state
+                    .maps
+                    .insert(capability, Mapping::Here(Arc::clone(&mapped)));
+                (mapped, asked)
+            })
+            .map_err(|status| (status, state.maps.remove(&capability)))
         };
         self.mapped.notify_all();
-        for op in waiting {
-            match &mapped {
-                Ok(mapped) => self.dispatch(op, Arc::clone(mapped)),
-                Err(status) => {
+        let ops = |asked| match asked {
+            Some(Mapping::Asked(ops)) => ops,
+            _ => Vec::new(),
+        };
+        match mapped {
+            Ok((mapped, asked)) => ops(asked)
+                .into_iter()
+                .for_each(|op| self.dispatch(op, Arc::clone(&mapped))),
+            Err((status, asked)) => {
+                for op in ops(asked) {
                     let error = status.error(self.peer, 0, "to be mapped");
                     self.ended(op.id.0, error.map_err(OpError::Op));
                 }
             }
         }
         Ok(())
+    }
+
+    /// A memory file, mapped.
+    fn file(body: &[u8], file: Option<OwnedFd>) -> Result<Arc<Mapped>, Violation> {
+        let mut fields = Reader::new(body);
+        let described = fields.u64().zip(fields.u8());
+        let told = described.zip(file);
+        let ((len, writable), file) = told.ok_or(Violation("a region without its memory"))?;
+        let memory = usize::try_from(len)
+            .ok()
+            .and_then(|len| Backing::map(file, len, writable != 0).ok());
+        let memory = memory.ok_or(Violation("memory that could be cut"))?;
+        Ok(Mapped::new(memory))
     }
 
     /// Whether the peer's mappings ended with it: its process is gone, or is this one, whose links
@@ -114,18 +142,43 @@ impl ShmLink {
         gone || process == rustix::process::getpid()
     }
 
-    /// The peer withdraws a region: nothing here touches it any more when this returns.
-    pub(super) fn let_go(&self, capability: &Capability) {
-        let before = self.state().maps.remove(capability);
-        match before {
-            Some(Mapping::Here(mapped)) => mapped.gate.close(),
-            Some(Mapping::Asked(ops)) => {
-                for op in ops {
-                    let gone = FabricError::NoSuchRegion { peer: self.peer };
-                    self.ended(op.id.0, Err(OpError::Op(gone)));
-                }
+    /// The peer withdraws a region: nothing here touches it any more when this returns, and `answer`
+    /// is sent when nothing has it open.
+    pub(super) fn let_go(&self, capability: &Capability, answer: Frame) {
+        let before = {
+            let mut state = self.state();
+            let before = state.maps.remove(capability);
+            state.arriving.remove(capability);
+            if let Some(farewell) = state.opening.get_mut(capability) {
+                *farewell = Some(answer);
+                drop(state);
+                self.end_asked(before);
+                return;
             }
-            None => {}
+            before
+        };
+        match before {
+            Some(Mapping::Here(mapped)) => {
+                mapped.gate.close();
+                let farewell = mapped.farewell.lock();
+                *farewell.unwrap_or_else(PoisonError::into_inner) =
+                    Some((Arc::clone(&self.conn), answer));
+            }
+            other => {
+                self.end_asked(other);
+                self.conn.send(answer);
+            }
+        }
+    }
+
+    /// Ends what waited for memory that was withdrawn.
+    fn end_asked(&self, before: Option<Mapping>) {
+        let Some(Mapping::Asked(ops)) = before else {
+            return;
+        };
+        for op in ops {
+            let gone = FabricError::NoSuchRegion { peer: self.peer };
+            self.ended(op.id.0, Err(OpError::Op(gone)));
         }
     }
 }
@@ -147,11 +200,14 @@ impl Handler for ShmLink {
         descriptor: Option<OwnedFd>,
     ) -> Result<Incoming, Violation> {
         match header.kind {
-            Kind::Map => self.lend(header.op, capability_of(body)?),
+            Kind::Map => {
+                let (capability, piece) = devices::asked(body)?;
+                self.lend(header.op, capability, piece);
+            }
             Kind::Mapped => self.arrived(header, body, descriptor)?,
             Kind::Unmap => {
-                self.let_go(&capability_of(body)?);
-                conn.send(Frame::new(Kind::Answer, header.op, body.to_vec()));
+                let answer = Frame::new(Kind::Answer, header.op, body.to_vec());
+                self.let_go(&capability_of(body)?, answer);
             }
             Kind::Write => {
                 let told = wire::Access::decode(body).ok_or(Violation("a malformed access"))?;

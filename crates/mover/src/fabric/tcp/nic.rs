@@ -70,13 +70,8 @@ impl Provider for Tcp {
 
     fn register(&self, memory: &Arc<Backing>, _: Access) -> Result<Registration, Vec<Obstacle>> {
         match memory.place() {
-            Place::Host(_) => Ok(Registration {
-                address: 0,
-                key: Vec::new(),
-                keep: Arc::new(()),
-                obstacles: Vec::new(),
-                visibility: Registration::visible_to_the_host(),
-            }),
+            Place::Host(_) => Ok(Registration::by_copies(memory)),
+            Place::Gpu(_) if memory.device().is_some() => Ok(Registration::by_copies(memory)),
             place => Err(vec![
                 Obstacle::blocks(
                     Code::NotBuilt,

@@ -399,7 +399,7 @@ impl VerbsLink {
         let mut at = 0;
         for piece in &request.pieces {
             let span = local.region.span(piece.clone())?;
-            at += span.get(bytes.get_mut(at..at + piece.len())?);
+            at += span.get(bytes.get_mut(at..at + piece.len())?).ok()?;
         }
         (at == len).then_some(bytes)
     }

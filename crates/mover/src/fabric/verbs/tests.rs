@@ -60,6 +60,7 @@ impl Events for Heard {
             Ok(()) => Said::Done(op.0),
             Err(OpError::Op(error)) => Said::Failed(op.0, error.code().into()),
             Err(OpError::Rail(why)) => Said::Failed(op.0, why),
+            Err(OpError::Elsewhere(_)) => Said::Failed(op.0, "elsewhere".into()),
         });
     }
 
@@ -146,7 +147,11 @@ impl Side {
 fn bytes_of(region: &RegionCore) -> Vec<u8> {
     let len = region.backing.len();
     let mut out = vec![0; len];
-    region.span(0..len).expect("the whole").get(&mut out);
+    region
+        .span(0..len)
+        .expect("the whole")
+        .get(&mut out)
+        .expect("host memory");
     out
 }
 
@@ -208,6 +213,7 @@ fn op(
         remote: Some(remote.descriptor.clone()),
         segments: segments.collect(),
         imm: None,
+        straight: false,
     }
 }
 
@@ -258,6 +264,7 @@ fn a_value_arrives_with_the_bytes_of_its_write_and_without_any_too() {
         remote: None,
         segments: Vec::new(),
         imm: Some((Imm(3), FlightId(2))),
+        straight: false,
     };
     let _ = j.out.post(alone).expect("posted");
     assert_eq!(j.heard_there.wait(2)[1], Said::Arrived(3));
@@ -275,6 +282,7 @@ fn more_values_than_receives_are_posted_arrive_all_because_each_is_posted_again(
             remote: None,
             segments: Vec::new(),
             imm: Some((Imm(value), FlightId(0))),
+            straight: false,
         };
         let _ = j.out.post(alone).expect("posted");
         // Not more at a time than are posted: this NIC does not wait for the receiver. And not more

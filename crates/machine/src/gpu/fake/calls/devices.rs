@@ -192,6 +192,10 @@ pub(super) unsafe extern "C" fn enable_peer_device(peer: c_int, _: c_uint) -> c_
 }
 
 pub(super) unsafe extern "C" fn flush_writes(_: c_int, _: c_int) -> c_int {
-    begin!(_world, "cuFlushGPUDirectRDMAWrites");
+    begin!(world, "cuFlushGPUDirectRDMAWrites");
+    let Some(gpu) = current(&world) else {
+        return INVALID_CONTEXT;
+    };
+    world.show(gpu);
     SUCCESS
 }

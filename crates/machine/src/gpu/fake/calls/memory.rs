@@ -71,14 +71,12 @@ pub(super) unsafe extern "C" fn host_unregister(start: *mut c_void) -> c_int {
 
 pub(super) unsafe extern "C" fn ipc_get(handle: *mut IpcHandle, address: u64) -> c_int {
     begin!(world, "cuIpcGetMemHandle");
-    let allocated = world
-        .find(address)
-        .and_then(|(mapping, _)| mapping.allocated);
-    if allocated.is_none() {
-        return INVALID_VALUE;
-    }
+    let start = match world.find(address) {
+        Some((mapping, at)) if mapping.allocated.is_some() => address - at as u64,
+        _ => return INVALID_VALUE,
+    };
     let mut bytes = [0; 64];
-    bytes[..8].copy_from_slice(&address.to_le_bytes());
+    bytes[..8].copy_from_slice(&start.to_le_bytes());
     answer(handle, IpcHandle { bytes })
 }
 
@@ -89,6 +87,10 @@ pub(super) unsafe extern "C" fn ipc_open(address: *mut u64, handle: IpcHandle, _
     let Some((mapping, 0)) = world.find(u64::from_le_bytes(start)) else {
         return INVALID_HANDLE;
     };
+    if current(&world) != Some(mapping.gpu) {
+        // A real runtime asks for peer access then; the code above opens it where it is.
+        return INVALID_CONTEXT;
+    }
     let (gpu, len) = (mapping.gpu, mapping.len);
     let physical = Arc::clone(&mapping.physical);
     let Some(reserved) = Reserved::new(len) else {
@@ -114,6 +116,55 @@ pub(super) unsafe extern "C" fn ipc_close(address: u64) -> c_int {
         _ => return INVALID_VALUE,
     }
     SUCCESS
+}
+
+pub(super) unsafe extern "C" fn address_range(
+    start: *mut u64,
+    len: *mut usize,
+    address: u64,
+) -> c_int {
+    begin!(world, "cuMemGetAddressRange");
+    let Some((mapping, at)) = world.find(address) else {
+        return INVALID_VALUE;
+    };
+    answer(len, mapping.len);
+    answer(start, address - at as u64)
+}
+
+pub(super) unsafe extern "C" fn export_handle(
+    shareable: *mut c_void,
+    handle: u64,
+    kind: c_int,
+    _: c_ulonglong,
+) -> c_int {
+    begin!(world, "cuMemExportToShareableHandle");
+    let piece = world
+        .pieces
+        .get(&handle)
+        .filter(|_| kind == abi::HANDLE_POSIX_FD);
+    match piece.and_then(|(_, physical)| physical.file().ok()) {
+        Some(file) => answer(shareable.cast::<c_int>(), file.into_raw_fd()),
+        None => INVALID_VALUE,
+    }
+}
+
+pub(super) unsafe extern "C" fn import_handle(
+    handle: *mut u64,
+    shareable: *mut c_void,
+    _: c_int,
+) -> c_int {
+    begin!(world, "cuMemImportFromShareableHandle");
+    let descriptor = shareable as c_int;
+    let known = world
+        .pieces
+        .values()
+        .find(|(_, physical)| physical.is(descriptor));
+    let Some((gpu, physical)) = known.map(|(gpu, physical)| (*gpu, Arc::clone(physical))) else {
+        return INVALID_VALUE;
+    };
+    let number = world.number();
+    world.pieces.insert(number, (gpu, physical));
+    answer(handle, number)
 }
 
 pub(super) unsafe extern "C" fn pointer_attribute(

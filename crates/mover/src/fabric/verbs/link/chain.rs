@@ -70,6 +70,7 @@ mod tests {
             remote: None,
             segments: segments.collect(),
             imm: None,
+            straight: false,
         }
     }
 

@@ -1,0 +1,223 @@
+"""Loading into a GPU's memory, by a runtime that stands in for NVIDIA's: see fake_cuda.c."""
+
+import os
+import shutil
+import struct
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from conftest import pattern
+
+import crowfly
+
+HERE = Path(__file__).resolve().parent
+
+CHILD = """
+import ctypes, gc, struct, sys
+import crowfly
+from crowfly import errors
+fake = ctypes.CDLL("libcuda.so.1")
+
+def held(tensor):
+    # What the GPU's memory holds where the tensor says that it lies.
+    out = ctypes.create_string_buffer(max(tensor.nbytes, 1))
+    at = ctypes.c_uint64(tensor.data_ptr)
+    assert fake.fake_read(out, at, ctypes.c_size_t(tensor.nbytes)) == 0, "not a GPU's memory"
+    return out.raw[: tensor.nbytes]
+
+class Raised:
+    def __init__(self, kind): self.kind = kind
+    def __enter__(self): return self
+    def __exit__(self, kind, value, traceback):
+        assert kind is not None and issubclass(kind, self.kind), (kind, value)
+        self.value = value
+        return True
+"""
+
+
+@pytest.fixture(scope="module")
+def runtime(tmp_path_factory):
+    """The folder that the stand-in was built into."""
+    if os.path.exists("/proc/driver/nvidia"):
+        pytest.skip("waived: NVIDIA's own runtime is here")
+    compiler = shutil.which("cc")
+    if compiler is None:
+        pytest.skip("waived: no C compiler builds the stand-in")
+    folder = tmp_path_factory.mktemp("runtime")
+    command = [compiler, "-shared", "-fPIC", "-O1", "-pthread", "-o", str(folder / "libcuda.so.1")]
+    subprocess.run([*command, str(HERE / "fake_cuda.c")], check=True)
+    return folder
+
+
+@pytest.fixture
+def with_gpus(runtime):
+    """Runs code in a process that has the two GPUs; what it asserts is told when it fails."""
+
+    def run(code, *arguments):
+        path = os.pathsep.join(filter(None, [str(runtime), os.environ.get("LD_LIBRARY_PATH")]))
+        command = [sys.executable, "-c", CHILD + code, *map(str, arguments)]
+        env = {**os.environ, "LD_LIBRARY_PATH": path}
+        done = subprocess.run(command, capture_output=True, text=True, timeout=120, env=env)
+        assert done.returncode == 0, done.stdout + done.stderr
+
+    return run
+
+
+def test_tensors_lie_in_the_memory_of_the_gpu_that_cuda_calls_so(with_gpus, small):
+    with_gpus(
+        """
+for device, place, number in (("cuda:0", "gpu:1", 0), ("cuda", "gpu:1", 0), (1, "gpu:0", 1), ("gpu:0", "gpu:0", 1)):
+    loaded = crowfly.load_file(sys.argv[1], device=device, verify=True)
+    weight, bias = loaded["weight"], loaded["bias"]
+    assert (weight.place, weight.__dlpack_device__()) == (place, (2, number)), device
+    assert held(weight) == weight.tobytes() == struct.pack("<6f", 0, 1, 2, 3, 4, 5)
+    assert held(bias) == struct.pack("<2q", -1, 1 << 40)
+    receipt = loaded.receipt
+    assert receipt.to == place and receipt.verification.state == "matched"
+    assert sum(receipt.by_path().values()) == receipt.requested == 42
+    assert memoryview(weight.cpu()).tolist() == [[0, 1, 2], [3, 4, 5]]
+    assert weight.cpu().place == "host" and bias.copy().place == place
+    assert held(bias.copy()) == held(bias) and bias.copy().data_ptr != bias.data_ptr
+    assert held(weight[1]) == struct.pack("<3f", 3, 4, 5)
+del loaded, weight, bias
+gc.collect()
+assert fake.fake_alive() == 0, "memory of the GPU was not freed"
+""",
+        small,
+    )
+
+
+def test_a_large_file_arrives_whole_by_the_staged_path_and_by_the_page_cache(with_gpus, write):
+    data = pattern(9 << 20)
+    file = write({"odd": ("U8", (5,), b"12345"), "large": ("U8", (len(data),), data)})
+    with_gpus(
+        """
+data = open(sys.argv[1], "rb").read()[-(9 << 20):]
+for path in ("staged", "cached"):
+    loaded = crowfly.load_file(sys.argv[1], device="cuda:0", path=path)
+    assert held(loaded["large"]) == data, path
+    assert set(loaded.receipt.by_path()) == {path}, loaded.receipt
+with Raised(crowfly.RouteRefused) as refused:
+    crowfly.load_file(sys.argv[1], device="cuda:0", policy="require")
+assert refused.value.obstacles and refused.value.hint
+""",
+        file,
+    )
+
+
+def test_cores_are_kept_from_the_memory_and_told_how_to_get_it(with_gpus, small):
+    with_gpus(
+        """
+weight = crowfly.load_file(sys.argv[1], device="cuda:0")["weight"]
+with Raised(BufferError) as refused:
+    memoryview(weight)
+assert "cpu()" in str(refused.value)
+with Raised(AttributeError):
+    weight.__array_interface__
+with Raised(errors.LayoutError) as refused:
+    weight[:, ::2].contiguous()
+assert refused.value.code == "not-contiguous"
+with Raised(errors.LayoutError) as refused:
+    crowfly.save_file({"w": weight}, sys.argv[1])
+assert refused.value.code == "not-in-host-memory" and refused.value.hint
+""",
+        small,
+    )
+
+
+def test_dlpack_exports_the_device_and_keeps_the_array_apis_contract_on_streams(with_gpus, small):
+    with_gpus(
+        """
+class Managed(ctypes.Structure):
+    _fields_ = [
+        ("major", ctypes.c_uint32), ("minor", ctypes.c_uint32), ("context", ctypes.c_void_p),
+        ("deleter", ctypes.c_void_p), ("flags", ctypes.c_uint64), ("data", ctypes.c_uint64),
+        ("kind", ctypes.c_int32), ("number", ctypes.c_int32),
+    ]
+
+def exported(tensor, **options):
+    capsule = tensor.__dlpack__(max_version=(1, 0), **options)
+    get = ctypes.pythonapi.PyCapsule_GetPointer
+    get.restype, get.argtypes = ctypes.c_void_p, [ctypes.py_object, ctypes.c_char_p]
+    found = Managed.from_address(get(capsule, b"dltensor_versioned"))
+    return capsule, found
+
+weight = crowfly.load_file(sys.argv[1], device="cuda:0")["weight"]
+for stream in (None, -1, 1, 2, 0x7F0012345678):
+    capsule, found = exported(weight, stream=stream)
+    assert (found.kind, found.number, found.data) == (2, 0, weight.data_ptr)
+for stream in (0, -2):
+    with Raised(BufferError):
+        weight.__dlpack__(stream=stream)
+with Raised(TypeError):
+    weight.__dlpack__(stream="default")
+capsule, found = exported(weight, dl_device=(2, 0))
+assert found.data == weight.data_ptr and found.flags == 0
+capsule, found = exported(weight, copy=True)
+assert (found.kind, found.flags) == (2, 2) and found.data != weight.data_ptr
+capsule, found = exported(weight, dl_device=(1, 0))
+assert (found.kind, found.number, found.flags) == (1, 0, 2)
+assert ctypes.string_at(found.data, 24) == struct.pack("<6f", 0, 1, 2, 3, 4, 5)
+for options in ({"dl_device": (1, 0), "copy": False}, {"dl_device": (2, 1)}):
+    with Raised(BufferError):
+        weight.__dlpack__(**options)
+assert "dltensor" in repr(weight.__dlpack__())
+""",
+        small,
+    )
+
+
+def test_unaligned_and_empty_tensors_are_where_they_should_be(with_gpus, write):
+    data = {"odd": ("U8", (3,), b"abc"), "w": ("F64", (2,), struct.pack("<2d", 1.5, -2)), "e": ("F32", (0, 4), b"")}
+    unpadded = write(data, pad=False)
+    empty = write({"e": ("F32", (0, 4), b"")}, "empty.safetensors")
+    with_gpus(
+        """
+loaded = crowfly.load_file(sys.argv[1], device="cuda:0")
+assert loaded["w"].data_ptr % 8 == 0 and held(loaded["w"]) == struct.pack("<2d", 1.5, -2)
+assert held(loaded["odd"]) == b"abc"
+for tensor in (loaded["e"], crowfly.load_file(sys.argv[2], device="cuda:0")["e"]):
+    assert tensor.place == "gpu:1" and tensor.__dlpack_device__() == (2, 0) and tensor.tobytes() == b""
+""",
+        unpadded,
+        empty,
+    )
+
+
+def test_single_tensors_and_slices_go_there_too(with_gpus, small):
+    with_gpus(
+        """
+with crowfly.safe_open(sys.argv[1], device="cuda:1") as file:
+    for tensor, expected in (
+        (file.get_tensor("weight"), struct.pack("<6f", 0, 1, 2, 3, 4, 5)),
+        (file.get_slice("weight")[1:], struct.pack("<3f", 3, 4, 5)),
+        (file.get_slice("weight")[:, ::2], struct.pack("<4f", 0, 2, 3, 5)),
+        (file.get_tensor("scale"), struct.pack("<e", 0.5)),
+    ):
+        assert tensor.__dlpack_device__() == (2, 1) and held(tensor) == expected
+    assert all(receipt.to == "gpu:0" for receipt in file.receipts)
+""",
+        small,
+    )
+
+
+def test_a_gpu_that_the_runtime_does_not_show_is_refused_by_name(with_gpus, small):
+    with_gpus(
+        """
+with Raised(crowfly.RouteRefused) as refused:
+    crowfly.load_file(sys.argv[1], device="cuda:7")
+assert refused.value.code == "no-gpu" and "cuda:7" in refused.value.message
+shown = [found for found in refused.value.obstacles if found.code == "no-gpu"]
+assert any("2 GPUs" in evidence.shows for found in shown for evidence in found.evidence), shown
+""",
+        small,
+    )
+
+
+@pytest.mark.parametrize("device", ["cuda:x", "cuda:-1", "cuda:"])
+def test_a_word_that_names_no_gpu_is_a_mistake_of_the_call(small, device):
+    with pytest.raises(crowfly.errors.UsageError) as error:
+        crowfly.load_file(small, device=device)
+    assert device in error.value.message and error.value.hint
