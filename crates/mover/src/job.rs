@@ -218,6 +218,8 @@ pub(crate) struct Job {
     failure: Mutex<Option<TransferError>>,
     tuner: Mutex<Tuner>,
     fresh: FreshMemory,
+    /// Whether the page cache was asked to read a chunk ahead.
+    ahead: Vec<AtomicBool>,
     ledger: Mutex<Ledger>,
     started: Instant,
     /// Nanoseconds after `started`.
@@ -239,6 +241,7 @@ impl Job {
         Self {
             direction,
             lanes,
+            ahead: chunks.iter().map(|_| AtomicBool::new(false)).collect(),
             chunks,
             next: AtomicUsize::new(0),
             again: Mutex::default(),
@@ -299,6 +302,23 @@ impl Job {
     pub(crate) fn has_more(&self) -> bool {
         let never_taken = self.next.load(Ordering::Relaxed) < self.chunks.len();
         !self.stopped() && (never_taken || !locked(&self.again).is_empty())
+    }
+
+    /// The chunks of the same piece from this one on, as many as asked for, that nobody asked the page cache to
+    /// read ahead so far; whoever gets them does.
+    pub(crate) fn to_read_ahead(&self, from: &Chunk, most: usize) -> impl Iterator<Item = &Chunk> {
+        let coming = self
+            .chunks
+            .iter()
+            .zip(&self.ahead)
+            .skip(from.index)
+            .take(most);
+        let piece = from.piece;
+        coming
+            .filter(move |(chunk, asked)| {
+                chunk.piece == piece && !asked.swap(true, Ordering::Relaxed)
+            })
+            .map(|(chunk, _)| chunk)
     }
 
     /// Puts a chunk back, to be moved another way.
@@ -397,6 +417,32 @@ mod tests {
             after(&[(2_000_000_000, 1.0)], &[]).slow(),
             Some(BytesPerSecond::gb(2.0))
         );
+    }
+
+    #[test]
+    fn every_chunk_is_read_ahead_once_whichever_is_come_to_first_and_no_further_than_its_piece() {
+        let chunk = |piece, index| Chunk {
+            piece,
+            index,
+            wanted: 0..1,
+            way: Way::Map,
+        };
+        let chunks = [(0, 0), (0, 1), (0, 2), (0, 3), (1, 4), (1, 5)];
+        let chunks: Vec<Chunk> = chunks.map(|(piece, index)| chunk(piece, index)).into();
+        let job = Job::new(Direction::Read, Vec::new(), chunks, Tuner::fixed(1));
+        let asked = |from: usize| -> Vec<usize> {
+            let from = job.chunks()[from].clone();
+            job.to_read_ahead(&from, 2)
+                .map(|chunk| chunk.index)
+                .collect()
+        };
+        // Direct reads went before: the first to be mapped is in the middle.
+        assert_eq!(asked(1), [1, 2]);
+        assert_eq!(asked(1), [0; 0]);
+        assert_eq!(asked(2), [3]);
+        assert_eq!(asked(3), [0; 0], "the next is another file's");
+        assert_eq!(asked(4), [4, 5]);
+        assert_eq!(asked(0), [0], "one that was put back");
     }
 
     #[test]

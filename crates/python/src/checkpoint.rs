@@ -2,7 +2,7 @@
 //! here as named parts of tensors and one JSON document.
 
 use std::collections::BTreeMap;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -12,7 +12,9 @@ use crowfly_mover::ckpt::{
     self, Extent, Pending, Reading, RestoreOptions, Retention, SaverSettings, State, TensorPart,
     Want,
 };
-use crowfly_route::units::Bytes;
+use crowfly_route::hop::{Capacity, Provenance, Standing};
+use crowfly_route::place::Place;
+use crowfly_route::units::{Bytes, BytesPerSecond};
 use pyo3::prelude::*;
 use pyo3::types::PyList;
 use serde::Serialize;
@@ -22,6 +24,7 @@ use crate::borrow::Borrowed;
 use crate::engine::parsed;
 use crate::fault::Fault;
 use crate::layout;
+use crate::machine;
 use crate::tensor;
 use crate::transfer::attend;
 
@@ -50,9 +53,10 @@ pub struct Saver(Mutex<ckpt::Saver>);
 #[pymethods]
 impl Saver {
     #[new]
-    #[pyo3(signature = (folder, rank, world, *, staging, patience, session, replace, keep, keep_every, policy))]
+    #[pyo3(signature = (folder, rank, world, *, staging, patience, session, replace, keep, keep_every, policy, read_ceiling=None))]
     #[expect(clippy::too_many_arguments, reason = "they are keywords in Python")]
     fn new(
+        py: Python<'_>,
         folder: PathBuf,
         rank: u32,
         world: u32,
@@ -63,8 +67,14 @@ impl Saver {
         keep: Option<usize>,
         keep_every: Option<u64>,
         policy: &str,
+        read_ceiling: Option<f64>,
     ) -> PyResult<Self> {
+        let read_ceiling = match read_ceiling {
+            Some(rate) => Some(told(rate)?),
+            None => py.detach(|| looked_up(&folder)),
+        };
         let settings = SaverSettings {
+            read_ceiling,
             staging: Bytes(staging),
             patience: seconds(patience)?,
             session,
@@ -137,6 +147,27 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 fn seconds(seconds: f64) -> Result<Duration, Fault> {
     Duration::try_from_secs_f64(seconds)
         .map_err(|_| Fault::usage(format!("{seconds} is no number of seconds")))
+}
+
+/// A rate that the caller knows.
+fn told(rate: f64) -> Result<Capacity, Fault> {
+    if !(rate.is_finite() && rate > 0.0) {
+        let what = format!("{rate} bytes per second is no rate at which a drive can be read");
+        return Err(Fault::usage(what));
+    }
+    Ok(Capacity {
+        rate: BytesPerSecond(rate),
+        provenance: Provenance::Measured("by the caller".into()),
+    })
+}
+
+/// What this machine's links let the drive of a folder be read at, where they say. The folder may not be there yet.
+fn looked_up(folder: &Path) -> Option<Capacity> {
+    let absolute = std::path::absolute(folder).ok()?;
+    let there = absolute.ancestors().find(|above| above.exists())?;
+    let routes = machine::routes_from(there, &Place::Host(None)).ok()?;
+    let mut open = routes.iter().filter(|way| way.standing() == Standing::Open);
+    Some(open.next()?.route.ceiling()?.capacity)
 }
 
 fn json(value: &impl Serialize) -> Result<String, Fault> {

@@ -63,6 +63,10 @@ def test_the_receipt_tells_stall_and_rest_apart_and_what_a_restore_would_cost(tm
     assert receipt.restore.bytes >= 1 << 20 and receipt.restore.seconds > 0
     assert sum(receipt.receipt.by_path().values()) == receipt.receipt.requested
     assert receipt.to_dict()["schema"] == "crowfly.save/1"
+    told = checkpoint.save(state, tmp_path, step=2, read_ceiling=2e9).restore
+    assert told.seconds == told.bytes / 2e9 and told.ceiling.provenance == "measured"
+    with pytest.raises(crowfly.errors.UsageError):
+        Checkpointer(tmp_path, read_ceiling=-1.0)
 
 
 def test_a_save_can_be_awaited(tmp_path):

@@ -125,6 +125,28 @@ def test_numpy_has_the_small_floats_from_ml_dtypes_or_an_error_says_so():
     assert array.__array_interface__["data"][0] == tensor.data_ptr
 
 
+def test_jax_takes_tensors_without_a_copy_and_gives_them_to_be_saved(small, tmp_path):
+    jax = pytest.importorskip("jax", reason="waived: JAX is not installed")
+    data = struct.pack("<64f", *range(64))
+    tensor = of("F32", (8, 8), data)
+    array = jax.dlpack.from_dlpack(tensor)
+    assert array.unsafe_buffer_pointer() == tensor.data_ptr, "JAX copied"
+    assert array.shape == (8, 8) and array[3, 5] == 29
+    file = tmp_path / "a.safetensors"
+    file.write_bytes(file_bytes({"a": ("F32", (8, 8), data), "b": ("BF16", (2,), b"\x80\x3f\0\xc0")}))
+    loaded = crowfly.load_file(file)
+    with crowfly.safe_open(file, framework="jax") as opened:
+        assert opened.get_tensor("a").tolist() == array.tolist()
+        assert opened.get_tensor("b").dtype == jax.numpy.bfloat16
+    del tensor
+    gc.collect()
+    assert float(array.sum()) == sum(range(64)), "the array keeps the memory"
+    again = tmp_path / "again.safetensors"
+    crowfly.save_file({"a": array, "b": jax.dlpack.from_dlpack(loaded["b"])}, again)
+    assert crowfly.load_file(again)["a"].tobytes() == data
+    assert crowfly.load_file(again)["b"].tobytes() == loaded["b"].tobytes()
+
+
 TORCH = ["BOOL", "U8", "I8", "I16", "I32", "I64", "F16", "BF16", "F32", "F64", "C64"]
 TORCH += ["U16", "U32", "U64", "F8_E4M3", "F8_E5M2", "F8_E8M0"]
 BYTES = {"BOOL": b"\1\0\1\1\0\1"}

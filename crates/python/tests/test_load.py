@@ -3,6 +3,7 @@
 import json
 import os
 import struct
+import sys
 
 import pytest
 from conftest import file_bytes, pattern
@@ -130,6 +131,17 @@ def test_progress_tells_bytes_and_ends_at_the_total(small):
     told = []
     crowfly.load_file(small, progress=lambda moved, total: told.append((moved, total)))
     assert told[-1] == (42, 42)
+
+
+def test_a_bar_of_tqdm_counts_bytes_up_to_the_total(small, capsys):
+    pytest.importorskip("tqdm", reason="waived: tqdm is not installed")
+    crowfly.load_file(small, progress=True)
+    assert "loading" in capsys.readouterr().err
+
+
+def test_where_tqdm_is_missing_there_is_no_bar_and_no_error(small, monkeypatch):
+    monkeypatch.setitem(sys.modules, "tqdm.auto", None)
+    assert len(crowfly.load_file(small, progress=True)) == 3
 
 
 def test_an_error_of_the_progress_function_cancels_and_is_passed_on(small):

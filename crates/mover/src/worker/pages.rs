@@ -81,22 +81,9 @@ impl<I: Io> Worker<'_, I> {
         if lane.was_cached {
             return;
         }
-        let later = self.job.chunks().get(chunk.index + READ_AHEAD);
-        let soon = self
-            .job
-            .chunks()
-            .get(chunk.index..)
-            .into_iter()
-            .flatten()
-            .take(READ_AHEAD);
-        let first = chunk.index == 0
-            || self
-                .job
-                .chunks()
-                .get(chunk.index - 1)
-                .is_none_or(|c| c.piece != chunk.piece);
-        let ahead = soon.filter(|_| first).chain(later);
-        for next in ahead.filter(|next| next.piece == chunk.piece) {
+        // This one too: what the kernel reads ahead by itself lies in large pieces of memory, which a virtual
+        // machine may first have to fetch from its host.
+        for next in self.job.to_read_ahead(chunk, 1 + READ_AHEAD) {
             let length = std::num::NonZeroU64::new(next.wanted.end - next.wanted.start);
             let _ = rustix::fs::fadvise(
                 &*lane.buffered,

@@ -221,6 +221,7 @@ class Saver:
         keep: Optional[int],
         keep_every: Optional[int],
         policy: str,
+        read_ceiling: Optional[float] = None,
     ) -> Saver: ...
     def save(self, step: int, entries: Sequence[_CheckpointEntry], objects: str) -> Saving:
         """Copies the tensors into staging and returns; the rest happens in the background."""

@@ -186,7 +186,10 @@ def _box(value: Any) -> tuple[Sequence[int], Sequence[int]]:
     """This rank's part of a DTensor: its shape, and where it begins."""
     from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
 
-    return compute_local_shape_and_global_offset(value.shape, value.device_mesh, value.placements)
+    shape, offset = compute_local_shape_and_global_offset(
+        value.shape, value.device_mesh, value.placements
+    )
+    return tuple(shape), tuple(offset)
 
 
 class Placed:

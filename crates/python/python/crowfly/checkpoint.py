@@ -239,6 +239,8 @@ class Checkpointer:
         session: names this job, the same on all its ranks; jobs that may save into one folder at the same time
             need different ones. ``TORCHELASTIC_RUN_ID`` of the environment unless given.
         policy: as for :func:`crowfly.load_file`.
+        read_ceiling: bytes per second at which the drive can be read, where you know: what the receipts price a restore
+            at. Otherwise it is what the machine's links allow, or, where they do not say, the rate of the save.
     """
 
     def __init__(
@@ -254,6 +256,7 @@ class Checkpointer:
         patience: float = PATIENCE,
         session: Optional[str] = None,
         policy: str = "prefer",
+        read_ceiling: Optional[float] = None,
     ) -> None:
         if keep_every is not None and keep is None:
             raise UsageError("keep_every says what stays besides the latest ones; give keep too")
@@ -272,6 +275,7 @@ class Checkpointer:
             keep=keep,
             keep_every=keep_every,
             policy=policy,
+            read_ceiling=read_ceiling,
         )
 
     def save_async(self, step: int, state: Any) -> Pending:
