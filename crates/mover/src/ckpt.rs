@@ -23,7 +23,7 @@ mod disk;
 mod error;
 mod extent;
 mod image;
-mod lock;
+pub(crate) mod lock;
 pub mod manifest;
 mod receipt;
 mod restore;

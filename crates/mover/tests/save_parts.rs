@@ -163,6 +163,38 @@ fn given_a_cancelled_or_dropped_save_the_old_file_stays_and_nothing_else() {
 }
 
 #[test]
+fn given_what_a_killed_save_left_the_next_one_removes_it_and_nothing_that_is_anybody_elses() {
+    let folder = folder();
+    let path = folder.path().join("out.bin");
+    let left = |name: &str| {
+        let path = folder.path().join(name);
+        std::fs::write(&path, b"half").expect("written");
+        path
+    };
+    let dead = left(".out.bin.4194305-0.crowfly");
+    let living = left(".out.bin.4194305-1.crowfly");
+    let others = [
+        ".out.bin.mine.crowfly",
+        ".out.bin.1-2-3.crowfly",
+        ".out.bin.other.1-2.crowfly",
+        ".out.bin.1-2",
+    ]
+    .map(left);
+    let held = std::fs::File::open(&living).expect("there");
+    let lock = rustix::fs::FlockOperation::NonBlockingLockExclusive;
+    if rustix::fs::flock(&held, lock).is_err() {
+        waived!("this file system has no locks");
+    }
+    save(repeated(3, 100, 1), &path, None);
+    assert!(!dead.exists(), "its lock went with the process");
+    assert!(living.exists() && others.iter().all(|other| other.exists()));
+    drop(held);
+    save(repeated(3, 100, 1), &path, None);
+    assert!(!living.exists() && others.iter().all(|other| other.exists()));
+    assert_eq!(path.metadata().expect("there").len(), 103);
+}
+
+#[test]
 fn given_a_full_disk_or_no_folder_the_error_comes_before_the_first_byte() {
     let folder = folder();
     let path = folder.path().join("out.bin");

@@ -84,6 +84,8 @@ def test_a_kill_at_any_instant_leaves_one_file_or_the_other(tmp_path):
         loaded = crowfly.numpy.load_file(path)
         number = int(loaded["n"][0])
         assert number >= last and (loaded["a"] == number % 251).all()
+    crowfly.save_file({}, path)
+    assert os.listdir(tmp_path) == [path.name], "what the dead left is gone"
 
 
 def test_a_file_larger_than_its_buffers_needs_no_memory_of_its_size(tmp_path):

@@ -1,7 +1,9 @@
 //! The file that a save writes, and how it appears all at once.
 
+use std::ffi::{OsStr, OsString};
 use std::fs::{File, OpenOptions};
 use std::io::{self, Seek, SeekFrom};
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path as FsPath, PathBuf};
 use std::sync::Arc;
@@ -11,6 +13,7 @@ use crowfly_machine::limits;
 use crowfly_route::obstacle::Obstacle;
 
 use crate::checkpoint::{NotAFile, not_a_file};
+use crate::ckpt::lock::{Lock, Share};
 use crate::error::TransferError;
 use crate::memory::BLOCK;
 use crate::source::{Access, Direct, open_direct};
@@ -23,11 +26,15 @@ pub(crate) struct Publication {
     target: PathBuf,
     pub(super) file: Arc<File>,
     pub(super) length: u64,
+    /// Held while the file is being written, so that nobody takes it for a dead process's.
+    _writing: Option<Lock>,
 }
+
+/// How often another file is made when somebody who sweeps took the last one for a dead process's.
+const ATTEMPTS: u32 = 8;
 
 impl Publication {
     pub(super) fn create(target: &FsPath, length: u64) -> Result<Self, TransferError> {
-        static COUNT: AtomicU64 = AtomicU64::new(0);
         let name = target.display().to_string();
         if let Some(most) = limits::largest_file().filter(|most| *most < length) {
             let (path, bytes) = (name, length);
@@ -48,23 +55,32 @@ impl Publication {
         let base = target
             .file_name()
             .ok_or_else(|| failed(io::Error::from(io::ErrorKind::InvalidInput)))?;
-        let mut hidden = std::ffi::OsString::from(".");
-        hidden.push(base);
-        let serial = COUNT.fetch_add(1, Ordering::Relaxed);
-        hidden.push(format!(".{}-{serial}.crowfly", std::process::id()));
-        let temporary = target.with_file_name(hidden);
-        let file = OpenOptions::new()
-            .read(true)
-            .write(true)
-            .create_new(true)
-            .custom_flags(libc::O_CLOEXEC)
-            .open(&temporary)
-            .map_err(failed)?;
+        let hidden = Hidden::of(base);
+        hidden.sweep(target);
+        let mut attempts = 0;
+        let (temporary, file, writing) = loop {
+            let temporary = target.with_file_name(hidden.name());
+            let file = OpenOptions::new()
+                .read(true)
+                .write(true)
+                .create_new(true)
+                .custom_flags(libc::O_CLOEXEC)
+                .open(&temporary)
+                .map_err(failed)?;
+            attempts += 1;
+            match Lock::try_on(&temporary, Share::Exclusive) {
+                Ok(Some(lock)) if lock.is_at(&temporary) => break (temporary, file, Some(lock)),
+                Ok(_) if attempts < ATTEMPTS => {}
+                // A file system without locks, on which nobody sweeps either.
+                _ => break (temporary, file, None),
+            }
+        };
         let publication = Self {
             temporary: Some(temporary),
             target: target.to_owned(),
             file: Arc::new(file),
             length,
+            _writing: writing,
         };
         publication.reserve()?;
         Ok(publication)
@@ -96,6 +112,7 @@ impl Publication {
             target: target.to_owned(),
             file: Arc::new(file),
             length,
+            _writing: None,
         })
     }
 
@@ -173,6 +190,59 @@ impl Publication {
             &self.target.display().to_string(),
             Access::Write,
         )
+    }
+}
+
+/// The names under which a file is written.
+struct Hidden {
+    begin: OsString,
+}
+
+impl Hidden {
+    const END: &str = ".crowfly";
+
+    fn of(base: &OsStr) -> Self {
+        let mut begin = OsString::from(".");
+        begin.push(base);
+        begin.push(".");
+        Self { begin }
+    }
+
+    /// Another one each time, in this process and beside it.
+    fn name(&self) -> OsString {
+        static COUNT: AtomicU64 = AtomicU64::new(0);
+        let serial = COUNT.fetch_add(1, Ordering::Relaxed);
+        let mut name = self.begin.clone();
+        name.push(format!("{}-{serial}{}", std::process::id(), Self::END));
+        name
+    }
+
+    fn is_one(&self, name: &OsStr) -> bool {
+        let name = name.as_bytes().strip_prefix(self.begin.as_bytes());
+        let middle = name.and_then(|name| name.strip_suffix(Self::END.as_bytes()));
+        middle.is_some_and(|middle| {
+            let mut numbers = middle.split(|byte| *byte == b'-');
+            let number = |part: &[u8]| !part.is_empty() && part.iter().all(u8::is_ascii_digit);
+            numbers.clone().count() == 2 && numbers.all(number)
+        })
+    }
+
+    /// Removes what processes that were killed left beside the target: their locks went with them. What cannot be
+    /// looked at, locked or removed stays.
+    fn sweep(&self, target: &FsPath) {
+        let parent = target.parent().filter(|p| !p.as_os_str().is_empty());
+        let entries = std::fs::read_dir(parent.unwrap_or_else(|| FsPath::new(".")));
+        for entry in entries.into_iter().flatten().flatten() {
+            if !self.is_one(&entry.file_name()) {
+                continue;
+            }
+            let path = entry.path();
+            if let Ok(Some(lock)) = Lock::try_on(&path, Share::Exclusive)
+                && lock.is_at(&path)
+            {
+                let _ = std::fs::remove_file(&path);
+            }
+        }
     }
 }
 
