@@ -33,15 +33,20 @@ impl Parts for Repeated {
 
 impl Repeated {
     fn whole(&self) -> Vec<u8> {
-        let rest = std::iter::repeat_n(&self.bytes, self.times).flatten();
-        self.first.iter().chain(rest).copied().collect()
+        let mut whole = self.first.clone();
+        (0..self.times).for_each(|_| whole.extend_from_slice(&self.bytes));
+        whole
     }
 }
 
+/// Bytes that repeat after no power of two.
 fn pattern(length: usize) -> Vec<u8> {
-    (0..length)
+    let period: Vec<u8> = (0..99_991usize)
         .map(|at| (at.wrapping_mul(2_654_435_761) >> 13) as u8)
-        .collect()
+        .collect();
+    let mut bytes = period.repeat(length.div_ceil(period.len()));
+    bytes.truncate(length);
+    bytes
 }
 
 fn repeated(first: usize, length: usize, times: usize) -> Repeated {
