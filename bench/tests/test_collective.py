@@ -71,6 +71,8 @@ class AJudgement(unittest.TestCase):
         self.assertEqual((found["shm", "share"].met, round(found["shm", "share"].value, 3)), (True, 0.8))
         self.assertIs(found["shm", "cpu"].met, True)
         self.assertIs(found["shm", "rate"].met, False)
+        by_tcp = {"crowfly tcp": [turn(size, 1.0, bound=size / 0.1)] * 3}
+        self.assertNotIn(("tcp", "share"), judged(by_tcp, size), "memory is not what limits there")
 
     def test_says_nothing_of_too_few_rounds_and_leaves_out_what_is_missing(self):
         rounds = {"crowfly tcp": [turn(MIB, 1.0)] * 2, "Gloo": [turn(MIB, 2.0), {}]}

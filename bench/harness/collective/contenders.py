@@ -41,7 +41,7 @@ class Figure:
 
     wrong: int
     bound: float | None = None
-    """Bytes per second of one rank's buffer that memory would allow, as measured in the same run."""
+    """Bytes per second of one rank's buffer that memory, or plain sockets, would allow, measured in the same run."""
 
 
 @dataclass(frozen=True)

@@ -76,7 +76,7 @@ def judge(contenders: Sequence[Contender], rounds: Rounds, sizes: Sequence[int])
             cpu = ratios(rounds, own.name, peers, size, lambda f: f.cpu_seconds)
             if size >= LEAST_LARGE:
                 verdicts.append(verdict(own.path, size, CPU, [1 / r for r in cpu if r > 0]))
-            if size >= LEAST_BOUND:
+            if size >= LEAST_BOUND and own.path == "shm":
                 figures = [turn[size] for turn in rounds.get(own.name, ()) if size in turn]
                 shares = [f.bytes / f.seconds / f.bound for f in figures if f.bound]
                 verdicts.append(verdict(own.path, size, SHARE, shares))

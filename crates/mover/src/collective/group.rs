@@ -2,6 +2,7 @@
 
 mod call;
 mod form;
+mod plan;
 
 use std::fmt;
 use std::sync::Arc;

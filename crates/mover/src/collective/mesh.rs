@@ -23,6 +23,8 @@ const CARD: u8 = 1;
 const REPORT: u8 = 2;
 /// The longest label of a host.
 const MAX_LABEL: usize = 128;
+/// The most processors of a machine that ranks tell of.
+pub(crate) const MAX_PROCESSORS: usize = 1024;
 /// Cards kept for groups that are not formed here yet.
 const MAX_CARDS: usize = 16 * MAX_RANKS;
 
@@ -37,6 +39,8 @@ pub(crate) struct Card {
     pub imm: u32,
     /// The same for ranks that share cores.
     pub machine: String,
+    /// The processors that this rank may run on, a bit for each; empty where the system does not say.
+    pub processors: Vec<u8>,
     /// What each rank that may open a stream to this one opens it with.
     pub tokens: Vec<(usize, Token)>,
 }
@@ -171,6 +175,7 @@ impl Mesh {
             .bytes(card.host.as_bytes())
             .bytes(&arena)
             .bytes(card.machine.as_bytes())
+            .bytes(&card.processors)
             .u16(u16::try_from(card.tokens.len()).unwrap_or(u16::MAX));
         for (rank, token) in &card.tokens {
             out.u32(u32::try_from(*rank).unwrap_or(u32::MAX)).raw(token);
@@ -223,6 +228,7 @@ impl Mesh {
         let host = fields.text(MAX_LABEL)?.to_owned();
         let arena = RegionDescriptor::from_bytes(fields.bytes(usize::from(u16::MAX))?).ok()?;
         let machine = fields.text(MAX_LABEL)?.to_owned();
+        let processors = fields.bytes(MAX_PROCESSORS / 8)?.to_vec();
         let count = usize::from(fields.u16()?);
         let mut tokens = Vec::new();
         for _ in 0..count.min(MAX_RANKS) {
@@ -233,6 +239,7 @@ impl Mesh {
             arena,
             imm,
             machine,
+            processors,
             tokens,
         };
         let mut cards = self.cards();

@@ -13,6 +13,9 @@ use crate::fabric::{Backing, Fabric};
 
 /// Turns of the tight loop: about what two cores take to exchange a line several times.
 const SPINS: u32 = 300;
+/// Turns of it at first that do not even pause, which some processors do for longer than a line takes
+/// to come.
+const EAGER: u32 = 50;
 /// Turns of giving way to others before sleeping.
 const YIELDS: u32 = 2000;
 /// The same where a socket can wake this thread.
@@ -136,7 +139,9 @@ impl<'a> Patience<'a> {
         self.turns += 1;
         let quick = matches!(rest, Rest::Spin | Rest::Sockets(_));
         if self.turns < SPINS && self.roomy && quick {
-            std::hint::spin_loop();
+            if self.turns > EAGER {
+                std::hint::spin_loop();
+            }
             return Ok(());
         }
         let now = Instant::now();

@@ -41,7 +41,7 @@ const CEILING_TIME: Duration = Duration::from_millis(200);
 /// Arguments of `crowfly bench collective`.
 #[derive(Args, Debug)]
 pub struct CollectiveArgs {
-    /// Start this many ranks on this machine; without it, be one of those that torchrun, mpirun or
+    /// Start this many ranks on this machine, each on a processor of its own where there are enough; without it, be one of those that torchrun, mpirun or
     /// srun started, or start 2
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=MAX_STARTED))]
     ranks: Option<u32>,
@@ -271,6 +271,11 @@ fn measure(
     (rank, ranks): (usize, usize),
     ceilings: &[(u64, Capacity)],
 ) -> Result<Table, Failure> {
+    let processors = processors();
+    // A launcher has bound its ranks already, as its user wants it.
+    if args.folder.is_none() {
+        started::bind(rank, ranks);
+    }
     let mut settings = Settings {
         shm: args.path == Way::Shm,
         ..Settings::new(key)
@@ -328,7 +333,7 @@ fn measure(
         element: args.element,
         reduction: args.reduction,
         wide: args.wide,
-        processors: processors(),
+        processors,
         load: crowfly_machine::usage::load_average(),
         rounds: args.rounds,
         points: points.collect(),

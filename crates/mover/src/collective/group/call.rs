@@ -7,6 +7,7 @@ use crowfly_route::collective::Collective;
 use crowfly_route::receipt::Path;
 use crowfly_route::units::Bytes;
 
+use super::plan::{Parts, Plan, Wanted};
 use super::{CallOptions, Group};
 use crate::collective::call::Call;
 use crate::collective::choose::{Algorithm, Choice};
@@ -18,10 +19,6 @@ use crate::collective::lane::{Moved, count};
 use crate::collective::patience::{Patience, Waiting};
 use crate::collective::receipt::{COLLECTIVE_SCHEMA, CollectiveReceipt};
 use crate::collective::reduce::{self, Reduction};
-use crate::collective::schedule::{self, Circle, Schedule};
-
-/// Bytes of a span that each rank reduces.
-const SPAN_OF_A_RANK: usize = 1 << 20;
 
 /// What a call works on.
 enum Data<'a> {
@@ -30,9 +27,6 @@ enum Data<'a> {
     /// From one buffer to another.
     FromTo(&'a [u8], &'a mut [u8]),
 }
-
-/// The parts for each rank, and those from each.
-type Parts<'a> = (&'a [Range<usize>], &'a [Range<usize>]);
 
 /// All that a call is about.
 struct Task<'a> {
@@ -407,7 +401,13 @@ impl Group {
             chunk: (self.layout.chunk / element.size()).max(1),
             span: self.span(element),
         };
-        let actions = plan.schedule(&task, choice.algorithm);
+        let actions = plan.schedule(&Wanted {
+            collective: task.collective,
+            algorithm: choice.algorithm,
+            count: task.count,
+            root: task.root.unwrap_or_default(),
+            parts: task.parts,
+        });
         let mut scratch = std::mem::take(&mut self.scratch);
         let mut run = |input: Option<&[u8]>, buffer: &mut [u8]| {
             let work = Work {
@@ -471,89 +471,6 @@ impl Group {
         };
         self.scratch = scratch;
         Ok((chunks?, patience.waited))
-    }
-}
-
-impl Group {
-    /// Numbers of a span. Links inside a machine are as fast as its memory, so there it pays to reduce
-    /// what was sent, and to get it back, while it is in the caches; links between machines are slower,
-    /// and the steps of a span would cost more than that saves.
-    fn span(&self, element: Element) -> usize {
-        if self.one_machine {
-            (SPAN_OF_A_RANK * self.members.len() / element.size()).max(1)
-        } else {
-            usize::MAX
-        }
-    }
-}
-
-/// What a schedule is made of.
-struct Plan<'a> {
-    group: usize,
-    me: usize,
-    hosts: &'a crate::collective::hosts::Hosts,
-    chunk: usize,
-    /// Numbers that an all-reduce by shares is done with before it goes on to the next.
-    span: usize,
-}
-
-impl Plan<'_> {
-    fn schedule(&self, task: &Task<'_>, algorithm: Algorithm) -> Schedule {
-        let members: Vec<usize> = (0..self.group).collect();
-        let circle = Circle {
-            members: &members,
-            me: self.me,
-            chunk: self.chunk,
-            last: true,
-        };
-        let mut out = Schedule::new();
-        let one = 0..task.count;
-        let all = 0..task.count.saturating_mul(self.group);
-        match (task.collective, algorithm) {
-            (Collective::AllReduce, Algorithm::Hierarchical) => {
-                schedule::hierarchical_reduce(&mut out, self.me, self.hosts, self.chunk, &one);
-            }
-            (Collective::AllReduce, Algorithm::Direct) => {
-                schedule::direct_reduce(&mut out, &circle, &one);
-            }
-            (Collective::AllReduce, Algorithm::Halving) => {
-                for span in schedule::chunks(one, self.span) {
-                    schedule::halving_reduce(&mut out, &circle, &span);
-                }
-            }
-            (Collective::AllReduce, Algorithm::Doubling) => {
-                schedule::doubling_reduce(&mut out, &circle, &one);
-            }
-            (Collective::AllReduce, Algorithm::Tree) => {
-                schedule::tree_reduce(&mut out, &circle, &one);
-            }
-            (Collective::AllReduce, _) => {
-                for span in schedule::chunks(one, self.span) {
-                    schedule::ring_reduce(&mut out, &circle, &span);
-                }
-            }
-            (Collective::ReduceScatter, Algorithm::Direct) => {
-                schedule::direct_scatter(&mut out, &circle, &all);
-            }
-            (Collective::ReduceScatter, _) => schedule::ring_scatter(&mut out, &circle, &all),
-            (Collective::AllGather, Algorithm::Direct) => {
-                schedule::direct_gather(&mut out, &circle, &all);
-            }
-            (Collective::AllGather, _) => schedule::ring_gather(&mut out, &circle, &all),
-            (Collective::Broadcast, Algorithm::Chain) => {
-                schedule::chain(&mut out, &circle, task.root.unwrap_or_default(), &one);
-            }
-            (Collective::Broadcast, _) => {
-                schedule::tree_broadcast(&mut out, &circle, task.root.unwrap_or_default(), &one);
-            }
-            (Collective::AllToAll, _) => {
-                if let Some((to, from)) = task.parts {
-                    schedule::all_to_all(&mut out, &circle, to, from);
-                }
-            }
-            (Collective::Barrier, _) => schedule::dissemination(&mut out, &circle),
-        }
-        out
     }
 }
 

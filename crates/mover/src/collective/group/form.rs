@@ -15,7 +15,7 @@ use crate::collective::error::CollectiveError;
 use crate::collective::flat::Flat;
 use crate::collective::hosts::Hosts;
 use crate::collective::lane::{Ends, IMMS, Lane, NetworkLane, SharedLane, StreamLane};
-use crate::collective::mesh::{Card, Mesh};
+use crate::collective::mesh::{Card, MAX_PROCESSORS, Mesh};
 use crate::collective::patience::grace;
 use crate::fabric::rendezvous::Directory;
 use crate::fabric::{Access, Awaited, Backing, Buffer, Fabric, FabricError, Peer, Stream};
@@ -69,6 +69,33 @@ fn accepted(awaited: &Awaited, rank: usize, until: Instant) -> Result<Stream, Co
         }
         std::thread::sleep(GLANCE);
     }
+}
+
+/// The processors that this thread may run on, a bit for each.
+fn processors() -> Vec<u8> {
+    let mut bits = vec![0u8; MAX_PROCESSORS / 8];
+    let Ok(allowed) = rustix::thread::sched_getaffinity(None) else {
+        return Vec::new();
+    };
+    for (at, byte) in bits.iter_mut().enumerate() {
+        for bit in 0..8 {
+            *byte |= u8::from(allowed.is_set(at * 8 + bit)) << bit;
+        }
+    }
+    bits
+}
+
+/// Whether the ranks of a machine have a processor each: launchers bind each to its own, or let all
+/// run on all.
+fn is_roomy(ranks: &[&[u8]]) -> bool {
+    let mut all = [0u8; MAX_PROCESSORS / 8];
+    for own in ranks {
+        for (all, own) in all.iter_mut().zip(*own) {
+            *all |= own;
+        }
+    }
+    let processors: u32 = all.iter().map(|byte| byte.count_ones()).sum();
+    ranks.len() <= processors as usize
 }
 
 /// A number for a group that all its members work out alike.
@@ -191,6 +218,7 @@ impl Group {
             arena: arena.descriptor().clone(),
             imm: mesh.imms(IMMS * u32::try_from(ranks).unwrap_or(u32::MAX)),
             machine: host_label(),
+            processors: processors(),
             tokens: tokens
                 .filter_map(|(rank, awaited)| Some((rank, awaited.as_ref()?.token())))
                 .collect(),
@@ -256,10 +284,9 @@ impl Group {
         }
         let boards: Vec<Arc<Backing>> = near.iter().flatten().cloned().collect();
         let flat = (boards.len() == ranks).then(|| Flat::new(layout, me, boards));
-        let cores = std::thread::available_parallelism().map_or(1, usize::from);
         let here = cards.iter().filter(|other| other.machine == card.machine);
-        let here = here.count();
-        let (roomy, one_machine) = (here <= cores, here == ranks);
+        let here: Vec<&[u8]> = here.map(|other| other.processors.as_slice()).collect();
+        let (roomy, one_machine) = (is_roomy(&here), here.len() == ranks);
         mesh.councils.insert(&council);
         // Nobody may leave before everybody has mapped its memory.
         mesh.exchange(number_of(id, JOINED, &members), &members, card, until)?;
@@ -284,5 +311,21 @@ impl Group {
             scratch: Vec::new(),
             chosen: LastChoice::default(),
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ranks_have_room_where_their_processors_together_are_as_many() {
+        let (both, first, second) = ([0b11], [0b01], [0b10]);
+        assert!(is_roomy(&[&both, &both]), "bound to none");
+        assert!(is_roomy(&[&first, &second]), "bound to one each");
+        assert!(!is_roomy(&[&first, &first]), "bound to the same");
+        assert!(!is_roomy(&[&both, &both, &both]));
+        assert!(!is_roomy(&[&[]]), "unknown");
+        assert!(is_roomy(&[&processors()]), "this thread runs somewhere");
     }
 }

@@ -7,6 +7,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use crowfly_mover::fabric::SharedKey;
+use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 use tempfile::TempDir;
 
 use crate::failure::{Exit, Failure};
@@ -88,6 +89,22 @@ impl Started {
     /// Where they find each other.
     pub fn folder(&self) -> &Path {
         self.folder.path()
+    }
+}
+
+/// Binds this rank to a processor of its own, as mpirun does, where there are enough; otherwise, and where the
+/// system refuses, all go where the system puts them. Threads that are started later go with it.
+pub fn bind(rank: usize, ranks: usize) {
+    let Ok(allowed) = sched_getaffinity(None) else {
+        return;
+    };
+    let processors: Vec<usize> = (0..CpuSet::MAX_CPU)
+        .filter(|at| allowed.is_set(*at))
+        .collect();
+    if let Some(own) = processors.get(rank).filter(|_| ranks <= processors.len()) {
+        let mut set = CpuSet::new();
+        set.set(*own);
+        let _ = sched_setaffinity(None, &set);
     }
 }
 
