@@ -159,6 +159,7 @@ fn given_the_name_of_standard_output_for_a_file_none_of_that_name_is_made() {
         &["doctor", "--html", "-"],
         &["race", "--size", "1MB", "--runs", "1", "--svg", "-"],
         &["plan", "--svg", "-"],
+        &["step", "--html", "-"],
     ] {
         let output = run(crowfly(arguments).current_dir(folder.path()));
         assert_eq!(output.status.code(), Some(64), "{arguments:?}");

@@ -218,6 +218,79 @@ fn given_a_killed_rank_the_others_go_on_without_it_and_agree() {
 }
 
 #[test]
+fn given_html_one_page_tells_it_all_and_fetches_nothing() {
+    let cache = folder("step-page");
+    let file = cache.join("run.html");
+    let html = file.to_str().expect("text");
+    let arguments = ["--kill-rank", "1", "--at-step", "5", "--html", html];
+    let report = report(small(&cache, &arguments));
+    let page = fs::read_to_string(&file).expect("a page");
+    assert!(page.starts_with("<!doctype html>"));
+    assert!(page.contains("default-src 'none'") && page.contains("prefers-color-scheme:dark"));
+    for outside in [
+        "<script",
+        "<link",
+        "<img",
+        "<iframe",
+        "@import",
+        "url(",
+        "href=\"http",
+    ] {
+        assert!(!page.contains(outside), "{outside}");
+    }
+    let pictures: Vec<&str> = page.split("<svg").skip(1).collect();
+    assert_eq!(pictures.len(), 4, "paths, steps, clusters, the curve");
+    for picture in pictures {
+        let (picture, _) = picture.split_once("</svg>").expect("an end");
+        let picture = format!("<svg{picture}</svg>");
+        assert!(roxmltree::Document::parse(&picture).is_ok(), "{picture}");
+        assert!(
+            !picture.contains("NaN") && !picture.contains("inf"),
+            "{picture}"
+        );
+    }
+    assert!(page.contains("a rank was lost") && page.contains("SIGKILL"));
+    let digest = report["digest"]["value"].as_str().expect("a digest");
+    assert!(page.contains(digest));
+    for servers in ["8 servers", "64 servers", "512 servers"] {
+        assert!(page.contains(servers), "{servers}");
+    }
+}
+
+#[test]
+fn given_people_the_text_fits_the_screen_and_names_model_scale_and_assumptions() {
+    let cache = folder("step-text");
+    let arguments = [
+        "--scale",
+        "1/1000000",
+        "--batch",
+        "64KiB",
+        "--steps",
+        "3",
+        "--compute",
+        "5ms",
+    ];
+    let output = step(&cache, &arguments).output().expect("runs");
+    assert_eq!(output.status.code(), Some(0));
+    let text = String::from_utf8(output.stdout).expect("text");
+    for line in text.lines() {
+        assert!(line.chars().count() <= 100, "{line}");
+    }
+    let text = text.split_whitespace().collect::<Vec<_>>().join(" ");
+    for words in [
+        "Training llama3-8b at scale 1/1000000: 2 ranks on 1 host, 3 steps",
+        "8.03 thousand of 8.03 billion parameters",
+        "a stand-in (for 5.00 ms)",
+        "sum exactly to the bytes asked for",
+        "What GPUDirect would change",
+        "512 servers",
+        "The calibrated model: plain data parallelism",
+    ] {
+        assert!(text.contains(words), "{words}: {text}");
+    }
+}
+
+#[test]
 fn given_the_only_rank_killed_it_begins_anew_and_ends_with_the_same_bits() {
     let cache = folder("step-alone");
     let plain = report(small(&cache, &["--ranks", "1"]));

@@ -102,6 +102,9 @@ pub struct StepArgs {
     /// Leave data and checkpoints behind, and say where
     #[arg(long)]
     keep: bool,
+    /// Write the report as a page that needs nothing but itself
+    #[arg(long, value_name = "FILE")]
+    html: Option<PathBuf>,
     /// The key that all ranks share, 64 hexadecimal digits; under a launcher
     #[arg(long, value_name = "FILE", requires = "dir", conflicts_with = "ranks")]
     key_file: Option<PathBuf>,
@@ -146,6 +149,9 @@ pub fn run(args: &StepArgs, out: &mut Output) -> Result<Exit, Failure> {
     if args.started {
         return Ok(hand::be_started());
     }
+    if let Some(file) = &args.html {
+        crate::file::check_folder(file)?;
+    }
     let world = World::from_environment()
         .map_err(|error| Failure::new("bad-launcher", Exit::Usage, error.to_string()))?;
     let plan = Plan::new(args)?;
@@ -180,6 +186,10 @@ fn on_this_machine(args: &StepArgs, mut plan: Plan, out: &mut Output) -> Result<
 fn report(args: &StepArgs, plan: &Plan, log: &Log, out: &mut Output) -> Result<Exit, Failure> {
     let outlook = Outlook::of(args, plan, log)?;
     let standing = Standing::new(plan.about(args), log, outlook);
+    if let Some(file) = &args.html {
+        let page = render::step::page(&standing);
+        crate::file::replace(file, page.as_bytes())?;
+    }
     out.show(&standing, |columns| {
         render::step::render(&standing, columns)
     })?;

@@ -13,7 +13,7 @@ use crate::commands::doctor::answer::Answer;
 use crate::commands::doctor::host::Host;
 
 mod drawing;
-mod html;
+pub mod html;
 mod nccl_machine;
 mod pair_picture;
 mod slots;
@@ -26,24 +26,11 @@ const FIRST_FINDINGS: usize = 3;
 const FEW_PAIRS: usize = 24;
 /// Pairs named by one finding.
 const FEW_NAMED: usize = 12;
-/// Nothing may be loaded, run or sent: what is pasted into a report stays text.
-const POLICY: &str =
-    "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'";
-const STYLE: &str = include_str!("report/style.css");
 
 /// The page.
 pub fn render(answer: &Answer) -> String {
     let words = super::diagnosis::words(answer.diagnosis.verdict);
-    format!(
-        "<!doctype html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n\
-         <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n\
-         <meta http-equiv=\"Content-Security-Policy\" content=\"{POLICY}\">\n\
-         <meta name=\"generator\" content=\"crowfly {version}\">\n\
-         <title>crowfly doctor: {words}</title>\n<style>\n{STYLE}</style>\n</head>\n\
-         <body>\n<main>\n{body}</main>\n</body>\n</html>\n",
-        version = env!("CARGO_PKG_VERSION"),
-        body = body(answer),
-    )
+    html::document(&format!("crowfly doctor: {words}"), "", &body(answer))
 }
 
 /// What stands on the page.

@@ -14,6 +14,11 @@ use super::text::{count, harmless, seconds, wrap};
 use crate::commands::step::outlook::{At, Outlook, Range, Ways};
 use crate::commands::step::standing::{About, Lane, Loss, Phase, Standing};
 
+mod page;
+mod plots;
+
+pub use page::page;
+
 /// Columns of a bar that is all of the time.
 const BAR: usize = 24;
 
@@ -67,6 +72,8 @@ pub fn how(about: &About) -> String {
             format!("{} billion", significant(n / 1e9))
         } else if n >= 1e6 {
             format!("{} million", significant(n / 1e6))
+        } else if n >= 1e3 {
+            format!("{} thousand", significant(n / 1e3))
         } else {
             format!("{n}")
         }

@@ -7,6 +7,25 @@ use crowfly_doctor::{Severity, Verdict};
 use crate::render::svg::escape;
 use crate::render::text::harmless;
 
+/// Nothing may be loaded, run or sent: what is pasted into a report stays text.
+const POLICY: &str =
+    "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'";
+const STYLE: &str = include_str!("style.css");
+
+/// A page that needs nothing but itself; `style` comes after the style of all reports.
+pub fn document(title: &str, style: &str, body: &str) -> String {
+    format!(
+        "<!doctype html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n\
+         <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n\
+         <meta http-equiv=\"Content-Security-Policy\" content=\"{POLICY}\">\n\
+         <meta name=\"generator\" content=\"crowfly {version}\">\n\
+         <title>{title}</title>\n<style>\n{STYLE}{style}</style>\n</head>\n\
+         <body>\n<main>\n{body}</main>\n</body>\n</html>\n",
+        version = env!("CARGO_PKG_VERSION"),
+        title = text(title),
+    )
+}
+
 /// Anybody's text, as text.
 pub fn text(text: &str) -> String {
     escape(&harmless(text))
