@@ -25,6 +25,8 @@ const LOOK: u32 = 256;
 /// The first nap, and the longest.
 const NAP: Duration = Duration::from_micros(50);
 const LONGEST_NAP: Duration = Duration::from_millis(2);
+/// The longest nap that nothing ends early: so much may a call come late after a rank that came late.
+const LONGEST_BLIND: Duration = Duration::from_micros(250);
 /// How long after a broken connection its goodbye may come.
 const FAREWELL: Duration = Duration::from_millis(100);
 /// Of the time that a call may take, what is left for agreeing that it failed: a quarter, but not
@@ -182,7 +184,7 @@ impl<'a> Patience<'a> {
             _ if self.turns < YIELDS => std::thread::yield_now(),
             _ => {
                 std::thread::sleep(self.nap);
-                self.nap = (self.nap * 2).min(LONGEST_NAP);
+                self.nap = (self.nap * 2).min(LONGEST_BLIND);
             }
         }
         Ok(())

@@ -14,6 +14,9 @@ does every later call; :func:`failure` gives it where PyTorch has made another e
 ``DistributedDataParallel`` does.
 """
 
+# PyTorch calls these methods by position; what its stubs call the arguments differs between versions.
+# pyright: reportIncompatibleMethodOverride=false, reportAssignmentType=false
+
 from __future__ import annotations
 
 import contextlib
@@ -80,7 +83,7 @@ class Options:
         self.shm = shm
 
 
-class _Work(dist._Work):  # type: ignore[name-defined,misc]  # the base class has no public name
+class _Work(dist._Work):  # type: ignore[misc]  # PyTorch is not looked into
     """A collective that is under way."""
 
     def __init__(self, tensors: list[torch.Tensor]) -> None:
@@ -143,7 +146,7 @@ class _Directory:
         return entry.decode()
 
 
-class ProcessGroup(dist.ProcessGroup):
+class ProcessGroup(dist.ProcessGroup):  # type: ignore[misc]  # PyTorch is not looked into
     """The ranks of a job or of a part of it, for PyTorch.
 
     Calls are carried out one after the other by a thread of the group, so they may be waited for later.
@@ -459,7 +462,7 @@ def _element(tensor: torch.Tensor) -> str:
 
 
 def _bytes(tensor: torch.Tensor) -> int:
-    return tensor.numel() * tensor.element_size()
+    return int(tensor.numel() * tensor.element_size())
 
 
 def _memory(tensor: torch.Tensor) -> tuple[int, int]:
