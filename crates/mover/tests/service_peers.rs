@@ -335,6 +335,41 @@ fn given_more_requests_under_way_than_allowed_the_next_is_refused_at_once() {
 }
 
 #[test]
+fn given_folders_where_nothing_may_be_made_or_changed_each_is_refused_by_name() {
+    let stage = Stage::new(false);
+    stage.put("tree/m", b"bytes");
+    let raw = Raw::begun(&stage);
+    let folder = |name: &str, path: &str, filled| Request::Folder {
+        name: name.parse().expect("a name"),
+        path: path.parse().expect("a path"),
+        wanted: Wanted::default(),
+        filled,
+    };
+    for (number, (name, path, filled, code)) in (2..).zip([
+        ("data", "new", false, "read-only"),
+        ("data", "tree", true, "read-only"),
+        ("pool", "new", false, "read-only"),
+        ("inbox", "", true, "access-denied"),
+        ("inbox", "tree/m", false, "not-a-file"),
+        ("inbox", "tree/m/below", false, "not-found"),
+        ("inbox", "none", true, "not-found"),
+        ("inbox", ".x.crowfly-partial", false, "access-denied"),
+    ]) {
+        let answered = raw.code(number, &folder(name, path, filled));
+        assert_eq!(answered, code, "{name}/{path}");
+    }
+    assert!(matches!(
+        raw.ask(20, &folder("inbox", "new", false)),
+        Answer::Made(true)
+    ));
+    assert!(matches!(
+        raw.ask(21, &folder("inbox", "new", false)),
+        Answer::Made(false)
+    ));
+    assert!(!stage.folder.path().join("none").exists());
+}
+
+#[test]
 fn given_a_peer_that_asks_for_nothing_it_is_sent_away_after_a_while() {
     let stage = Stage::with(false, Auth::Key(key()), |settings| {
         settings.limits.idle = Duration::from_millis(300);

@@ -46,14 +46,18 @@ impl Progress {
         self.bar.reset();
         // Only now: a bar that ticks is drawn, and most work is over before anybody could read one.
         self.bar.enable_steady_tick(REDRAW);
-        self.bar.set_length(total);
+        self.of(total);
         self.bar
             .set_message(super::text::harmless(what).into_owned());
     }
 
-    /// Says that the work is larger, or smaller, than was known at its start.
+    /// Says that the work is larger, or smaller, than was known at its start. Nothing stands for a size
+    /// that nobody knows yet: a bar that is full before the first byte would say that all is done.
     pub fn of(&self, total: u64) {
-        self.bar.set_length(total);
+        match total {
+            0 => self.bar.unset_length(),
+            total => self.bar.set_length(total),
+        }
     }
 
     /// Says how many bytes or steps of the work are done.

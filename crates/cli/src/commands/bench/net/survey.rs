@@ -2,6 +2,7 @@
 //! of the machine falls on all of them.
 
 use std::collections::BTreeSet;
+use std::net::{ToSocketAddrs, UdpSocket};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -144,6 +145,7 @@ fn open(
             Err(error) => return Err(error.into()),
         };
         let mut obstacles = error.obstacles().to_vec();
+        obstacles.retain(|obstacle| !is_of_another(obstacle, path));
         if path == Path::Verbs {
             obstacles.extend(unusable.iter().cloned());
         }
@@ -153,6 +155,17 @@ fn open(
         missing.push(Missing { path, obstacles });
     }
     Ok((lines, missing))
+}
+
+/// Whether an obstacle was seen at a NIC of another path, which is written `PATH:NIC`.
+fn is_of_another(obstacle: &Obstacle, path: Path) -> bool {
+    let others = || Path::FABRIC.into_iter().filter(|other| *other != path);
+    let of = |at: &str| {
+        at.split_once(':')
+            .is_some_and(|(of, _)| others().any(|other| other.as_str() == of))
+    };
+    let mut evidence = obstacle.evidence.iter();
+    evidence.any(|evidence| of(&evidence.at))
 }
 
 /// All of them, beginning with the next one each time.
@@ -186,10 +199,16 @@ fn look_at_streams(ceilings: &mut Ceilings, time: Duration) -> Result<(), Failur
 
 /// Whether a line goes by sockets and never leaves this host.
 fn is_within_host(line: &Line, other: &Other) -> bool {
-    let rails = line.rails();
-    let mut rails = rails.iter();
-    let loops = rails.all(|rail| LineRate::of(&rail.nic) == LineRate::Loopback);
-    line.path() == Path::Tcp && (other.is_local() || loops)
+    line.path() == Path::Tcp && (other.is_local() || is_of_this_host(other.address()))
+}
+
+/// Whether an address is one of this host's own: those are what a socket can be bound to, and what is
+/// sent there goes by the loopback, whichever interface has it.
+fn is_of_this_host(address: &str) -> bool {
+    let Ok(mut resolved) = address.to_socket_addrs() else {
+        return false;
+    };
+    resolved.all(|address| UdpSocket::bind((address.ip(), 0)).is_ok())
 }
 
 /// What the cards negotiated that sockets go by to another host, or why that is not known.
@@ -273,6 +292,21 @@ mod tests {
         let why = interfaces_rate(&["virtio"], of).expect_err("unknown");
         assert_eq!(why, "the driver of virtio does not say its rate");
         assert!(interfaces_rate(&[], of).is_err());
+    }
+
+    #[test]
+    fn given_an_address_of_this_host_it_is_told_from_others() {
+        assert!(is_of_this_host("127.0.0.1:7") && is_of_this_host("localhost:7"));
+        assert!(!is_of_this_host("192.0.2.77:7") && !is_of_this_host("no address"));
+    }
+
+    #[test]
+    fn given_obstacles_of_all_nics_those_of_the_path_in_question_stay() {
+        let at = |at: &str| Obstacle::blocks(Code::PortDown, "it is down").seen(at, "down");
+        assert!(is_of_another(&at("tcp:ifb0"), Path::Verbs));
+        assert!(!is_of_another(&at("tcp:ifb0"), Path::Tcp));
+        assert!(!is_of_another(&at("verbs:mlx5_0:1"), Path::Verbs));
+        assert!(!is_of_another(&at("libibverbs"), Path::Verbs));
     }
 
     #[test]
