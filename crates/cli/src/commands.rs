@@ -26,6 +26,7 @@ pub mod race;
 pub mod route;
 pub mod serve;
 pub mod step;
+mod store;
 mod transfer;
 pub mod ui;
 

@@ -17,6 +17,7 @@ pub mod gpu;
 mod io;
 mod job;
 mod memory;
+pub mod objects;
 mod pass;
 mod receipt;
 mod request;

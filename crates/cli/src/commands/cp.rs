@@ -19,6 +19,7 @@ use crowfly_route::units::Bytes;
 use serde::Serialize;
 
 use super::connection::{ConnectionArgs, Missing};
+use super::store;
 use crate::failure::{Exit, Failure};
 use crate::interrupt::Leftover;
 use crate::output::Output;
@@ -35,7 +36,8 @@ const LOOK: Duration = Duration::from_millis(2);
 /// Arguments of `crowfly cp`.
 #[derive(Args, Debug)]
 pub struct CpArgs {
-    /// What to copy: a file or folder of this machine, or crowfly://HOST:PORT/NAME[/PATH]
+    /// What to copy: a file or folder of this machine, crowfly://HOST:PORT/NAME[/PATH], or an object
+    /// s3://BUCKET/KEY (by AWS_ENDPOINT_URL, AWS_REGION, AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY)
     #[arg(value_name = "SRC")]
     from: OsString,
     /// Where to: a file or folder, crowfly://HOST:PORT/NAME[/PATH], or `host:` to measure: into memory, and
@@ -121,6 +123,7 @@ pub fn run(args: &CpArgs, out: &mut Output) -> Result<Exit, Failure> {
         policy: args.policy,
         timeout: args.timeout,
         dialing,
+        store: store::from_environment(),
         watch: Some(leftovers()),
     };
     let copied = follow(Copy::start(asked)?, &from, out)?;
@@ -205,6 +208,7 @@ fn side(text: &OsStr) -> Result<Side, Failure> {
             .hint(format!("`./{path}` is a file of that name")))
         }
         Place::File(path) => Ok(Side::File(path.into())),
+        Place::Object(url) if url.starts_with("s3://") => Ok(Side::Object(url.parse()?)),
         Place::Gpu(_) | Place::Object(_) => {
             let what = format!("this build has no engine that copies from or to {place}");
             Err(Failure::new("not-built", Exit::Unavailable, &what)
@@ -239,6 +243,7 @@ mod tests {
         assert_eq!(read("file:m.bin"), Side::File("m.bin".into()));
         assert_eq!(read("a:b"), Side::File("a:b".into()));
         assert!(matches!(read("crowfly://host:1/m/x"), Side::Served(_)));
+        assert!(matches!(read("s3://bucket/key"), Side::Object(_)));
         let odd = OsStr::from_bytes(b"m\xff.bin");
         let file = OsStr::from_bytes(b"file:m\xff.bin");
         assert_eq!(side(odd).expect("a side"), Side::File(odd.into()));
@@ -257,7 +262,8 @@ mod tests {
             (failure.code(), failure.exit())
         };
         assert_eq!(refused("gpu:0"), ("not-built", Exit::Unavailable));
-        assert_eq!(refused("s3://bucket/key"), ("not-built", Exit::Unavailable));
+        assert_eq!(refused("gs://bucket/key"), ("not-built", Exit::Unavailable));
+        assert_eq!(refused("s3://bucket/"), ("bad-object-url", Exit::Usage));
         assert_eq!(refused("host:1"), ("not-a-side", Exit::Usage));
         assert_eq!(refused("nic:eth0"), ("not-a-side", Exit::Usage));
         assert_eq!(refused("gpu:x"), ("not-a-place", Exit::Usage));

@@ -1,6 +1,7 @@
 //! How the errors of serving and copying end: code, exit status and hint.
 
 use crowfly_mover::TransferError;
+use crowfly_mover::objects::ObjectError;
 use crowfly_mover::service::{BadLocation, ServiceError, TlsError};
 use crowfly_route::cause::sentence;
 
@@ -66,6 +67,28 @@ fn of_answer(code: &str) -> (Exit, Option<&'static str>) {
 
 const ANEW: &str = "without --resume the copy starts anew";
 
+impl From<ObjectError> for Failure {
+    fn from(error: ObjectError) -> Self {
+        let (exit, hint) = match &error {
+            ObjectError::Url { .. } => (Exit::Usage, None),
+            ObjectError::Endpoint { .. } => (
+                Exit::Usage,
+                Some("it is what AWS_ENDPOINT_URL_S3 or AWS_ENDPOINT_URL says"),
+            ),
+            ObjectError::NotFound { .. } => (Exit::NoInput, None),
+            ObjectError::Denied { .. } => (
+                Exit::NoInput,
+                Some(
+                    "AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY and AWS_REGION say who asks, and where",
+                ),
+            ),
+            ObjectError::Changed { .. } => (Exit::BadData, Some("copy it again")),
+            _ => (Exit::Io, None),
+        };
+        Self::new(error.code(), exit, sentence(&error)).maybe_hint(hint)
+    }
+}
+
 impl From<ServiceError> for Failure {
     fn from(error: ServiceError) -> Self {
         use ServiceError as E;
@@ -74,6 +97,7 @@ impl From<ServiceError> for Failure {
             E::Storage(error) => return storage(error),
             E::Tls(error) => return error.into(),
             E::Location(error) => return error.into(),
+            E::Object(error) => return error.into(),
             other => other,
         };
         let (exit, hint): (Exit, Option<String>) = match &error {

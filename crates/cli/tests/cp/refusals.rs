@@ -31,7 +31,7 @@ fn given_what_cannot_be_copied_each_has_its_code_and_status() {
         ("bad-location".into(), 64)
     );
     assert_eq!(key(&[&m, "gpu:0"]), ("not-built".into(), 69));
-    assert_eq!(key(&["s3://bucket/key", "host:"]), ("not-built".into(), 69));
+    assert_eq!(key(&["gs://bucket/key", "host:"]), ("not-built".into(), 69));
     assert_eq!(key(&[&m, "/dev/null/below"]).1, 73);
     assert_eq!(
         refusal(&folder, &[&m, "host:"]),

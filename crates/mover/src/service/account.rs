@@ -2,8 +2,8 @@
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use crowfly_route::hop::{Carrier, CpuWork, Hop, HostUse, Route, Stop};
-use crowfly_route::obstacle::Obstacle;
+use crowfly_route::hop::{Carrier, Class, CpuWork, Hop, HostUse, Route, Stop};
+use crowfly_route::obstacle::{Code, Obstacle};
 use crowfly_route::place::Place;
 use crowfly_route::receipt::{CpuSeconds, Path, Share};
 use crowfly_route::units::Bytes;
@@ -12,6 +12,7 @@ use serde::{Deserialize, Serialize};
 use super::limits::{MAX_ACCOUNT, MAX_OBSTACLES};
 use crate::fabric::Delivery;
 use crate::job::Ledger;
+use crate::objects::Object;
 use crate::pass;
 
 /// What a leg does.
@@ -160,6 +161,22 @@ impl Legs {
         });
     }
 
+    /// A part came out of an object store, by HTTP through this process.
+    pub(crate) fn downloaded(&self, object: &Object, bytes: u64, cpu: CpuSeconds, retries: u64) {
+        let mut leg = Leg::new(Doing::Crossing, End::Here);
+        leg.shares = vec![Share {
+            path: Path::Tcp,
+            class: Class::Socket,
+            bytes: Bytes(bytes),
+            because: Some("the store speaks HTTP".into()),
+        }];
+        leg.cpu = cpu;
+        leg.retries = retries;
+        leg.hops = object_hops(object);
+        leg.obstacles = vec![over_http(object)];
+        self.add(leg);
+    }
+
     /// CPU time of work that belongs to a leg, such as checksums.
     pub(crate) fn worked(&self, doing: Doing, cpu: CpuSeconds) {
         let mut leg = Leg::new(doing, End::Here);
@@ -227,6 +244,40 @@ fn mirrored(stop: Stop) -> Stop {
     }
 }
 
+/// Why bytes of an object come no straighter.
+pub(crate) fn over_http(object: &Object) -> Obstacle {
+    Obstacle::blocks(
+        Code::ObjectStore,
+        "the store speaks HTTP over TCP: the bytes pass the kernel's network stack and a CPU core",
+    )
+    .seen("URL", object.url().to_string())
+}
+
+/// From a store into a buffer of this process: into the kernel's, out of it, decrypted where need be, and
+/// copied to their place.
+fn object_hops(object: &Object) -> Vec<Hop> {
+    let host = |use_| Stop::Host { use_, numa: None };
+    let cpu = |work| Carrier::Cpu { work };
+    let store = Stop::Store {
+        name: object.url().to_string(),
+    };
+    let kernel = host(HostUse::SocketBuffer);
+    let bounce = || host(HostUse::Bounce);
+    let nic = Carrier::Dma {
+        device: "nic".into(),
+    };
+    let mut hops = vec![
+        Hop::bare(store, kernel.clone(), nic),
+        Hop::bare(kernel, bounce(), cpu(CpuWork::KernelCopy)),
+    ];
+    if object.is_encrypted() {
+        hops.push(Hop::bare(bounce(), bounce(), cpu(CpuWork::Crypto)));
+    }
+    let memory = host(HostUse::Application);
+    hops.push(Hop::bare(bounce(), memory, cpu(CpuWork::UserCopy)));
+    hops
+}
+
 /// The hops of a storage path.
 fn hops(doing: Doing, path: Path) -> Vec<Hop> {
     let drive = || Stop::Drive {
@@ -275,8 +326,6 @@ pub(crate) fn route(legs: &[Leg], from: &Place, to: &Place) -> Route {
 
 #[cfg(test)]
 mod tests {
-    use crowfly_route::hop::Class;
-
     use super::*;
 
     fn leg(doing: Doing, bytes: u64) -> Leg {

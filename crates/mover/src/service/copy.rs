@@ -21,11 +21,12 @@ use super::account::{Doing, Leg, Legs, route};
 use super::attributes::{Attributes, Wanted};
 use super::client::{Client, Dialing, Purpose};
 use super::error::ServiceError;
-use super::limits::WINDOW;
+use super::limits::{PATIENCE, WINDOW};
 use super::name::Location;
 use super::ring::Ring;
 use crate::digest;
 use crate::fabric::Access;
+use crate::objects::{ObjectUrl, StoreSettings};
 
 mod batch;
 mod ends;
@@ -45,6 +46,8 @@ pub enum Side {
     Host,
     /// What a server exposes.
     Served(Location),
+    /// An object in a store, which is read and not written.
+    Object(ObjectUrl),
 }
 
 impl Side {
@@ -58,6 +61,7 @@ impl Side {
             }
             Self::Host => Place::Host(None),
             Self::Served(location) => Place::Served(location.to_string()),
+            Self::Object(url) => Place::Object(url.to_string()),
         }
     }
 }
@@ -90,6 +94,8 @@ pub struct Asked {
     pub timeout: Option<Duration>,
     /// How to connect.
     pub dialing: Dialing,
+    /// Where objects are, and as whom they are read.
+    pub store: StoreSettings,
     /// Told of unfinished files of this machine that are not to be resumed.
     pub watch: Option<Watch>,
 }
@@ -218,6 +224,7 @@ fn sensible(asked: &Asked) -> Result<(), ServiceError> {
     };
     match (&asked.from, &asked.to) {
         (Side::Host, _) => refuse("host memory holds nothing that could be copied"),
+        (_, Side::Object(_)) => refuse("objects are read, and not written by this build"),
         (Side::Served(from), Side::Served(to)) if is_within(from, to) => {
             refuse("the destination is the source, or lies in it")
         }
@@ -251,6 +258,9 @@ pub(crate) struct Terms {
     pub source: Option<Client>,
     /// The connection to the server that keeps the destination.
     pub goal: Option<Client>,
+    pub store: StoreSettings,
+    /// Whether the source is an object.
+    pub from_store: bool,
     pub preserve: bool,
     pub verify: bool,
     pub resume: bool,
@@ -276,10 +286,16 @@ impl Terms {
 
     /// The crossing that brings the bytes to their destination.
     const fn last_crossing(&self) -> Doing {
-        match (&self.source, &self.goal) {
-            (Some(_), Some(_)) => Doing::Onward,
+        match (self.source.is_some() || self.from_store, &self.goal) {
+            (true, Some(_)) => Doing::Onward,
             _ => Doing::Crossing,
         }
+    }
+
+    /// Until when a request to a store may last.
+    fn request_until(&self) -> Instant {
+        let patience = Instant::now() + PATIENCE;
+        self.until.map_or(patience, |until| until.min(patience))
     }
 
     /// What a copy of something with these attributes is to have.
@@ -341,6 +357,8 @@ fn run(asked: &Asked, watched: &Watched) -> Result<Copied, ServiceError> {
     let terms = Terms {
         source,
         goal,
+        store: asked.store.clone(),
+        from_store: matches!(asked.from, Side::Object(_)),
         preserve: asked.preserve,
         verify: asked.verify,
         resume: asked.resume,

@@ -13,6 +13,7 @@ use super::tls::TlsError;
 use crate::error::TransferError;
 use crate::fabric::FabricError;
 use crate::memory::MemoryError;
+use crate::objects::ObjectError;
 
 /// Why the service could not do what was asked.
 #[derive(Debug, thiserror::Error)]
@@ -33,6 +34,9 @@ pub enum ServiceError {
     /// Certificates, or the connection that they protect.
     #[error(transparent)]
     Tls(#[from] TlsError),
+    /// An object in a store could not be read.
+    #[error(transparent)]
+    Object(#[from] ObjectError),
     /// The server answered that it could not, or would not.
     #[error("{server} refused: {message}")]
     Remote {
@@ -271,6 +275,7 @@ impl ServiceError {
             Self::Memory(error) => error.code(),
             Self::Location(_) => "bad-location",
             Self::Tls(error) => error.code(),
+            Self::Object(error) => error.code(),
             Self::Remote { code, .. } => code,
             Self::Lost { .. } => "peer-lost",
             Self::Message { .. } | Self::Protocol { .. } => "protocol-violation",

@@ -106,6 +106,12 @@ impl Slot<'_> {
         }
     }
 
+    /// Puts bytes there, from `at` on; what has no room is left out.
+    pub(crate) fn put(&self, at: usize, bytes: &[u8]) {
+        let (start, end) = (self.at, self.at + PART as usize);
+        self.ring.memory.target(start..end).put(at, bytes);
+    }
+
     /// Where it lies in the registered memory.
     pub(crate) const fn at(&self) -> u64 {
         self.at as u64

@@ -45,7 +45,7 @@ enum Open {
         legs: Legs,
     },
     Writing {
-        partial: RwLock<Option<Partial>>,
+        partial: RwLock<Option<Box<Partial>>>,
         resume: bool,
         policy: Policy,
         legs: Legs,

@@ -124,6 +124,7 @@ pub fn asked(from: Side, to: Side, shm: bool, auth: Auth) -> Asked {
             fabric: fabric(shm),
             patience: SOON,
         },
+        store: crowfly_mover::objects::StoreSettings::default(),
         watch: None,
     }
 }

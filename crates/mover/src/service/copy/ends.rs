@@ -5,11 +5,17 @@ use std::ops::Range;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 
+use crowfly_machine::usage;
+use crowfly_route::place::Place;
+use crowfly_route::policy::Policy;
+
 use super::plan::{From, To};
 use super::{Terms, Watch};
+use crate::engine::since;
 use crate::fabric::RegionDescriptor;
+use crate::objects::Object;
 use crate::pass;
-use crate::service::account::{Doing, Legs};
+use crate::service::account::{Doing, Legs, over_http};
 use crate::service::attributes::{Attributes, Wanted};
 use crate::service::client::Opened;
 use crate::service::error::ServiceError;
@@ -36,12 +42,26 @@ pub(super) enum Origin {
         descriptor: Box<RegionDescriptor>,
         name: Name,
     },
+    Object(Box<Object>),
 }
 
 impl Origin {
     pub(super) fn open(from: &From, terms: &Terms) -> Result<Self, ServiceError> {
         let (name, path) = match from {
             From::File(path) => return Ok(Self::File(Box::new(Source::open(path)?))),
+            From::Object(url) => {
+                let object = Object::open(&terms.store, url, terms.request_until())?;
+                if terms.policy == Policy::Require {
+                    let refused = crate::error::TransferError::Refused {
+                        from: Box::new(Place::Object(url.to_string())),
+                        to: Box::new(Place::Host(None)),
+                        policy: terms.policy,
+                        obstacles: vec![over_http(&object)],
+                    };
+                    return Err(refused.into());
+                }
+                return Ok(Self::Object(Box::new(object)));
+            }
             From::Served(name, path) => (name, path),
         };
         match terms
@@ -77,6 +97,7 @@ impl Origin {
             Self::File(source) => source.size(),
             Self::Remote { size, .. } => *size,
             Self::Memory { descriptor, .. } => descriptor.len(),
+            Self::Object(object) => object.size(),
         }
     }
 
@@ -86,6 +107,7 @@ impl Origin {
             Self::File(source) => Some(tag(&source.stamp())),
             Self::Remote { tag, .. } => Some(*tag),
             Self::Memory { .. } => None,
+            Self::Object(object) => Some(object_tag(object)),
         }
     }
 
@@ -94,7 +116,7 @@ impl Origin {
         match self {
             Self::File(source) => Attributes::of_file(source.buffered()),
             Self::Remote { attributes, .. } => *attributes,
-            Self::Memory { .. } => None,
+            Self::Memory { .. } | Self::Object(_) => None,
         }
     }
 
@@ -103,6 +125,7 @@ impl Origin {
             Self::File(source) => source.path().display().to_string(),
             Self::Remote { shown, .. } => shown.clone(),
             Self::Memory { name, .. } => name.to_string(),
+            Self::Object(object) => object.url().to_string(),
         }
     }
 
@@ -144,6 +167,18 @@ impl Origin {
                 };
                 self.compared(range, &left, slot, terms, legs)
             }
+            Self::Object(object) => {
+                let cpu = usage::this_thread();
+                let put = |at: usize, bytes: &[u8]| slot.put(at, bytes);
+                let fetched = object.read(range, terms.request_until(), &put);
+                // A request that ends at the time of all of the copy says so.
+                let fetched = fetched.or_else(|error| terms.in_time().and(Err(error.into())))?;
+                legs.downloaded(object, len as u64, since(cpu), fetched.retries);
+                Ok(match terms.sums() {
+                    true => hashed(slot, len, legs, Doing::Crossing),
+                    false => Vec::new(),
+                })
+            }
         }
     }
 
@@ -176,9 +211,23 @@ impl Origin {
                 legs.told(&told, Doing::Crossing);
                 Ok(())
             }
-            Self::Memory { .. } => Ok(()),
+            // Each request named the version that it was of.
+            Self::Memory { .. } | Self::Object(_) => Ok(()),
         }
     }
+}
+
+/// What identifies a version of an object.
+fn object_tag(object: &Object) -> Tag {
+    let mut hash = blake3::Hasher::new_derive_key("crowfly object version 1");
+    for part in [&object.url().to_string(), object.version()] {
+        hash.update(&(part.len() as u64).to_le_bytes());
+        hash.update(part.as_bytes());
+    }
+    hash.update(&object.size().to_le_bytes());
+    let mut tag = [0; 16];
+    hash.finalize_xof().fill(&mut tag);
+    Tag(tag)
 }
 
 /// An unfinished file of this machine, which whoever watches is told of.

@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use rustix::fs::{AtFlags, FileType};
 
 use super::{Asked, Side, Terms};
+use crate::objects::{Object, ObjectUrl};
 use crate::service::attributes::{Attributes, Wanted};
 use crate::service::client::Opened;
 use crate::service::error::ServiceError;
@@ -20,6 +21,7 @@ use crate::service::name::{Location, Name, RelativePath};
 pub(super) enum From {
     File(PathBuf),
     Served(Name, RelativePath),
+    Object(ObjectUrl),
 }
 
 /// Where it goes.
@@ -77,6 +79,7 @@ pub(super) fn files(asked: &Asked, terms: &Terms) -> Result<Planned, ServiceErro
             let name = last_there(location);
             (served(location, asked, terms)?, Some(name))
         }
+        Side::Object(url) => (object(url, asked, terms)?, Some(url.name().into())),
         Side::Host => (Source::One(0), None),
     };
     match source {
@@ -86,6 +89,7 @@ pub(super) fn files(asked: &Asked, terms: &Terms) -> Result<Planned, ServiceErro
                     From::Served(location.name.clone(), location.path.clone())
                 }
                 Side::File(path) => From::File(path.clone()),
+                Side::Object(url) => From::Object(url.clone()),
                 Side::Host => From::File(PathBuf::new()),
             };
             let to = target(asked, terms, name.as_deref())?;
@@ -104,7 +108,7 @@ pub(super) fn files(asked: &Asked, terms: &Terms) -> Result<Planned, ServiceErro
             }
             let target = |path: &RelativePath| -> Result<To, ServiceError> {
                 Ok(match &asked.to {
-                    Side::Host => To::Host,
+                    Side::Host | Side::Object(_) => To::Host,
                     Side::File(folder) => To::File(below(folder, path)),
                     Side::Served(location) => {
                         To::Served(location.name.clone(), location.path.under(path)?)
@@ -126,7 +130,7 @@ pub(super) fn files(asked: &Asked, terms: &Terms) -> Result<Planned, ServiceErro
                         From::Served(location.name.clone(), location.path.under(&path)?)
                     }
                     Side::File(folder) => From::File(below(folder, &path)),
-                    Side::Host => continue,
+                    Side::Host | Side::Object(_) => continue,
                 };
                 let to = target(&path)?;
                 if let (From::File(from), To::File(to)) = (&from, &to) {
@@ -234,6 +238,23 @@ fn served(location: &Location, asked: &Asked, terms: &Terms) -> Result<Source, S
     }
 }
 
+fn object(url: &ObjectUrl, asked: &Asked, terms: &Terms) -> Result<Source, ServiceError> {
+    if asked.recursive {
+        return Err(refused(
+            asked,
+            "-r copies folders, and a store has objects only",
+        ));
+    }
+    if asked.preserve {
+        return Err(refused(
+            asked,
+            "-p preserves permissions and times, which objects have none of",
+        ));
+    }
+    let object = Object::open(&terms.store, url, terms.request_until())?;
+    Ok(Source::One(object.size()))
+}
+
 fn too_many() -> ServiceError {
     ServiceError::TooMany {
         what: "files and folders in one copy",
@@ -287,7 +308,7 @@ fn walk(
 /// Where one file goes; into a folder it goes under its own name.
 fn target(asked: &Asked, terms: &Terms, name: Option<&OsStr>) -> Result<To, ServiceError> {
     match &asked.to {
-        Side::Host => Ok(To::Host),
+        Side::Host | Side::Object(_) => Ok(To::Host),
         Side::File(path) => {
             let folder = path.is_dir() || path.as_os_str().as_encoded_bytes().ends_with(b"/");
             match (folder, name) {

@@ -64,7 +64,7 @@ impl Session {
                 let mut have = partial.have();
                 have.truncate(MAX_RANGES);
                 let file = self.keep(Open::Writing {
-                    partial: RwLock::new(Some(partial)),
+                    partial: RwLock::new(Some(Box::new(partial))),
                     resume,
                     policy,
                     legs: Legs::default(),
