@@ -7,7 +7,7 @@
 //! 2. [`transfer`]: waiting for bytes; [`device`]: where they go; [`open`]: lazy reading of one tensor or slice at a
 //!    time;
 //! 3. [`save`], [`borrow`]: writing, from others' memory; [`checkpoint`]: training's checkpoints;
-//! 4. [`ranks`]: collectives;
+//! 4. [`ranks`]: collectives among ranks, for PyTorch;
 //! 5. [`fault`]: what went wrong, as an exception.
 
 mod borrow;
