@@ -2,7 +2,11 @@
 //!
 //! ```text
 //! fabric_rate PATH OP SIZE SECONDS     # shm|tcp write|read BYTES S: one JSON line
+//! fabric_rate PATH latency SIZE COUNT  # shm|tcp BYTES ROUND-TRIPS: one JSON line
 //! ```
+//!
+//! Latency is that of a write from its start until the other process sees its last byte, half of a
+//! round trip; both look at their memory all the time.
 //!
 //! Transfers of SIZE bytes go round a region of four times the size, two at a time, for SECONDS.
 //! `CROWFLY_RATE_PARTS` sets another number of parts, `CROWFLY_RATE_SERVER` the words before the
@@ -10,12 +14,13 @@
 
 use std::collections::VecDeque;
 use std::error::Error;
-use std::process::{Command, Stdio};
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use crowfly_mover::fabric::rendezvous::{Folder, announce, meet};
 use crowfly_mover::fabric::{
-    Access, Buffer, Fabric, Options, RegionDescriptor, Settings, SharedKey, Transfer,
+    Access, Buffer, Fabric, Options, Peer, Region, RegionDescriptor, Settings, SharedKey, Transfer,
 };
 
 const TIME: Duration = Duration::from_secs(120);
@@ -55,13 +60,16 @@ fn main() -> Result<(), Box<dyn Error>> {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     match arguments.iter().map(String::as_str).collect::<Vec<_>>()[..] {
         ["serve", folder, path, size] => serve(&Folder::at(folder), path, size.parse()?),
+        [path @ ("shm" | "tcp"), "latency", size, count] => {
+            latency(path, size.parse()?, count.parse()?)
+        }
         [
             path @ ("shm" | "tcp"),
             op @ ("write" | "read"),
             size,
             seconds,
         ] => measure(path, op == "write", size.parse()?, seconds.parse()?),
-        _ => Err("say PATH OP SIZE SECONDS".into()),
+        _ => Err("say PATH OP SIZE SECONDS, or PATH latency SIZE COUNT".into()),
     }
 }
 
@@ -77,30 +85,139 @@ fn serve(folder: &Folder, path: &str, size: usize) -> Result<(), Box<dyn Error>>
     let options = Options::within(TIME);
     peer.send(&region.descriptor().to_bytes()?, options)
         .wait()?;
-    peer.recv(options).wait()?;
+    let told = peer.recv(options).wait()?;
+    if let Some((count, remote)) = told.split_first_chunk() {
+        let rally = Rally {
+            peer: &peer,
+            region: &region,
+            remote: RegionDescriptor::from_bytes(remote)?,
+            size,
+        };
+        for round in 0..u64::from_le_bytes(*count) {
+            rally.await_ball(round);
+            rally.hit(round)?;
+        }
+        peer.send(b"done", options).wait()?;
+        peer.recv(options).wait()?;
+    }
     Ok(())
 }
 
+/// Two processes that write to each other in turns.
+struct Rally<'a> {
+    peer: &'a Peer,
+    region: &'a Region,
+    remote: RegionDescriptor,
+    size: usize,
+}
+
+impl Rally<'_> {
+    /// The last byte of a round, never what was there before.
+    const fn mark(round: u64) -> u8 {
+        (round % 200) as u8 + 2
+    }
+
+    fn await_ball(&self, round: u64) {
+        let mut last = [0];
+        while last != [Self::mark(round)] {
+            std::hint::spin_loop();
+            self.region.read_at(self.size - 1, &mut last);
+        }
+    }
+
+    fn hit(&self, round: u64) -> Result<(), Box<dyn Error>> {
+        // The second part of the region is the source.
+        let source = self.size..2 * self.size;
+        self.region.write_at(source.end - 1, &[Self::mark(round)]);
+        let there = self.remote.slice(0..self.size as u64)?;
+        let here = self.region.slice(source)?;
+        self.peer
+            .write(&here, &there, Options::within(TIME))
+            .wait()?;
+        Ok(())
+    }
+}
+
+fn latency(path: &str, size: usize, count: u64) -> Result<(), Box<dyn Error>> {
+    let mut meeting = Meeting::start(path, size)?;
+    let (fabric, peer) = (&meeting.fabric, &meeting.peer);
+    let options = Options::within(TIME);
+    let remote = RegionDescriptor::from_bytes(&peer.recv(options).wait()?)?;
+    let region = fabric.register(buffer(size)?, Access::READ_WRITE)?;
+    let mut told = count.to_le_bytes().to_vec();
+    told.extend(region.descriptor().to_bytes()?);
+    peer.send(&told, options).wait()?;
+    let rally = Rally {
+        peer,
+        region: &region,
+        remote,
+        size,
+    };
+    let mut began = Instant::now();
+    for round in 0..count {
+        if round == count / 10 {
+            // The first ones also ask for the memory, and wake what sleeps.
+            began = Instant::now();
+        }
+        rally.hit(round)?;
+        rally.await_ball(round);
+    }
+    let took = began.elapsed().as_secs_f64();
+    peer.recv(options).wait()?;
+    peer.send(b"done", options).wait()?;
+    meeting.end()?;
+    let each = took * 1e6 / (count - count / 10) as f64 / 2.0;
+    println!("{{\"us_one_way\": {each:.3}}}");
+    Ok(())
+}
+
+/// This process and the other one, which it started.
+struct Meeting {
+    fabric: Fabric,
+    peer: Peer,
+    child: Child,
+    folder: PathBuf,
+}
+
+impl Meeting {
+    fn end(&mut self) -> Result<(), Box<dyn Error>> {
+        self.child.wait()?;
+        std::fs::remove_dir_all(&self.folder)?;
+        Ok(())
+    }
+
+    fn start(path: &str, size: usize) -> Result<Self, Box<dyn Error>> {
+        let key = SharedKey::generate()?.to_hex();
+        let folder = std::env::temp_dir().join(format!("crowfly-rate-{}", &key[..12]));
+        let before = std::env::var("CROWFLY_RATE_SERVER").unwrap_or_default();
+        let program = std::env::current_exe()?.display().to_string();
+        let mut words = before.split_whitespace().chain([program.as_str()]);
+        let first = words.next().ok_or("no program")?;
+        let child = Command::new(first)
+            .args(words)
+            .args([
+                "serve",
+                &folder.display().to_string(),
+                path,
+                &size.to_string(),
+            ])
+            .env("CROWFLY_RATE_KEY", &key)
+            .stdin(Stdio::null())
+            .spawn()?;
+        let fabric = Fabric::new(settings(path, &key))?;
+        let peer = meet(&fabric, &Folder::at(&folder), "server", TIME)?;
+        Ok(Self {
+            fabric,
+            peer,
+            child,
+            folder,
+        })
+    }
+}
+
 fn measure(path: &str, write: bool, size: usize, seconds: f64) -> Result<(), Box<dyn Error>> {
-    let key = SharedKey::generate()?.to_hex();
-    let folder = std::env::temp_dir().join(format!("crowfly-rate-{}", &key[..12]));
-    let before = std::env::var("CROWFLY_RATE_SERVER").unwrap_or_default();
-    let program = std::env::current_exe()?.display().to_string();
-    let mut words = before.split_whitespace().chain([program.as_str()]);
-    let first = words.next().ok_or("no program")?;
-    let mut child = Command::new(first)
-        .args(words)
-        .args([
-            "serve",
-            &folder.display().to_string(),
-            path,
-            &size.to_string(),
-        ])
-        .env("CROWFLY_RATE_KEY", &key)
-        .stdin(Stdio::null())
-        .spawn()?;
-    let fabric = Fabric::new(settings(path, &key))?;
-    let peer = meet(&fabric, &Folder::at(&folder), "server", TIME)?;
+    let mut meeting = Meeting::start(path, size)?;
+    let (fabric, peer) = (&meeting.fabric, &meeting.peer);
     let options = Options::within(TIME);
     let remote = RegionDescriptor::from_bytes(&peer.recv(options).wait()?)?;
     let region = fabric.register(buffer(size)?, Access::LOCAL)?;
@@ -139,8 +256,7 @@ fn measure(path: &str, write: bool, size: usize, seconds: f64) -> Result<(), Box
     }
     let took = began.elapsed().as_secs_f64();
     peer.send(b"done", options).wait()?;
-    child.wait()?;
-    std::fs::remove_dir_all(&folder)?;
+    meeting.end()?;
     println!(
         "{{\"bytes\": {moved}, \"seconds\": {took:.4}, \"gb_per_s\": {:.3}, \"us_each\": {:.2}, \"cpu_here\": {cpu:.4}}}",
         moved as f64 / took / 1e9,
