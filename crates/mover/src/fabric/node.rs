@@ -113,7 +113,10 @@ impl Fabric {
         let (listener, address) = listener;
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
         let threads = settings.threads.unwrap_or(cores.min(MAX_THREADS)).max(1);
-        let reactor = Reactor::start(threads)?;
+        // The kernel and the application need cores as well: with a thread for each of two processors,
+        // 1 MiB writes over loopback went at 0.9 to 1.7 GB/s, with one thread at 3.1 to 4.1.
+        let watching = settings.threads.unwrap_or((cores / 2).min(MAX_THREADS));
+        let reactor = Reactor::start(watching.max(1))?;
         let copier = Copier::start(threads)?;
         let sockets = Arc::new(Sockets {
             key: settings.key.clone(),

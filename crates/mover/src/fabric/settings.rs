@@ -36,7 +36,7 @@ pub struct Settings {
     /// Streams for each peer and interface.
     pub streams: usize,
     /// Threads that watch sockets, and as many again that copy for `shm`; by the processors when
-    /// `None`.
+    /// `None`, and then half as many that watch.
     pub threads: Option<usize>,
     /// How long a peer may be silent before it counts as gone.
     pub silence: Duration,
