@@ -21,7 +21,7 @@ says refused east 'route-refused' || fail "require was not refused: $(log refuse
 says refused east 'obstacle \[software-nic\]' || fail "nobody says that the NIC is software: $(log refused east)"
 
 begin killed 11 stream 60
-wait_until 30 says killed west moving || fail "nothing moves: $(log killed west | tail -n 3)"
+wait_until 60 says killed west moving || fail "nothing moves: $(log killed west | tail -n 3)"
 strike killed-east KILL
 finish killed-west 60 || fail "killed: west ended with $?: $(log killed west | tail -n 3)"
 says killed west 'ended 6' || fail "the peer's death was no error: $(log killed west | tail -n 3)"

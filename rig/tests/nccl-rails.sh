@@ -8,7 +8,7 @@
 fabric_up
 second_cable
 begin rails 11 stream 30 CROWFLY_NET_MERGE=1
-wait_until 30 says rails west moving || fail "nothing moves: $(log rails west | tail -n 3)"
+wait_until 60 says rails west moving || fail "nothing moves: $(log rails west | tail -n 3)"
 sleep 3
 ip -n west link set west2 down
 finish rails-east 120 || fail "rails: east ended with $?: $(log rails east | tail -n 3)"
