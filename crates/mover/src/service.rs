@@ -1,7 +1,7 @@
 //! Files, folders and memory of one machine for others: the server behind `crowfly serve` and the
 //! copies of `crowfly cp`.
 //!
-//! A [`Server`] exposes what it was told to under names. A [`Copy`] asks for things over a control
+//! A [`Server`] exposes what it was told to under names. A [`struct@Copy`] asks for things over a control
 //! channel; the bytes themselves go one-sided over the fabric between registered memory of both ends.
 //! The client asks for a part of a file, the server reads it from storage and writes it into the
 //! client's memory; or the client says where a part lies, and the server fetches it and writes it to
