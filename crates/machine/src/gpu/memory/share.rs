@@ -60,6 +60,7 @@ impl DeviceMemory {
                 let (to, bytes) = (&raw mut start, &raw mut len);
                 // SAFETY: it writes an address and a number.
                 self.gpu
+                    // SAFETY: as above.
                     .did(unsafe { f.address_range(to, bytes, self.address) })?;
             }
             Owner::Allocator | Owner::Map { .. } => {}
