@@ -28,7 +28,7 @@ type Arrived<'py> = (Bound<'py, PyDict>, Bound<'py, PyList>, String, Vec<String>
 
 /// What goes on without Python.
 enum Running {
-    Load(Loading),
+    Load(Box<Loading>),
     Save(Saving),
 }
 
@@ -87,7 +87,7 @@ impl Transfer {
     pub fn of_bytes(running: Loading) -> Self {
         Self {
             total: running.total().0,
-            running: Mutex::new(Some(Running::Load(running))),
+            running: Mutex::new(Some(Running::Load(Box::new(running)))),
             tensors: None,
         }
     }
