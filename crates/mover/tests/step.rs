@@ -226,8 +226,7 @@ fn given_a_checkpoint_of_another_run_it_is_refused() {
         .into_iter()
         .next()
         .expect("a rank")
-        .err()
-        .expect("refused");
+        .expect_err("refused");
     assert_eq!(error.code(), "step-other-checkpoint");
     assert!(error.to_string().contains("its seed is 5"), "{error}");
     ground.order.seed = 5;
@@ -242,8 +241,7 @@ fn given_a_checkpoint_of_another_run_it_is_refused() {
         .into_iter()
         .next()
         .expect("a rank")
-        .err()
-        .expect("refused");
+        .expect_err("refused");
     assert_eq!(error.code(), "step-other-checkpoint");
 }
 

@@ -304,11 +304,11 @@ impl From<RunError> for Failure {
         use RunError as E;
         let exit = match error {
             E::Order(error) => return error.into(),
-            E::Collective(error) => return error.into(),
-            E::Transfer(error) => return error.into(),
-            E::Save(error) => return error.into(),
-            E::Archive(error) => return error.into(),
-            E::Step(error) => return error.into(),
+            E::Collective(error) => return (*error).into(),
+            E::Transfer(error) => return (*error).into(),
+            E::Save(error) => return (*error).into(),
+            E::Archive(error) => return (*error).into(),
+            E::Step(error) => return (*error).into(),
             E::Data {
                 action: "list",
                 path,

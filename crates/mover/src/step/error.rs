@@ -18,15 +18,15 @@ pub enum RunError {
     #[error(transparent)]
     Order(#[from] BadOrder),
     #[error(transparent)]
-    Collective(#[from] CollectiveError),
+    Collective(Box<CollectiveError>),
     #[error(transparent)]
-    Transfer(#[from] TransferError),
+    Transfer(Box<TransferError>),
     #[error(transparent)]
-    Save(#[from] SaveError),
+    Save(Box<SaveError>),
     #[error(transparent)]
-    Archive(#[from] ArchiveError),
+    Archive(Box<ArchiveError>),
     #[error(transparent)]
-    Step(#[from] StepError),
+    Step(Box<StepError>),
     #[error(transparent)]
     Memory(#[from] MemoryError),
     #[error("could not {action} {path:?}: {source}")]
@@ -68,8 +68,27 @@ impl RunError {
     }
 }
 
+/// The errors beneath are large, and a run's result is handed from hand to hand.
+macro_rules! boxed {
+    ($($variant:ident $error:ident,)*) => {
+        $(impl From<$error> for RunError {
+            fn from(error: $error) -> Self {
+                Self::$variant(Box::new(error))
+            }
+        })*
+    };
+}
+
+boxed! {
+    Collective CollectiveError,
+    Transfer TransferError,
+    Save SaveError,
+    Archive ArchiveError,
+    Step StepError,
+}
+
 impl From<FabricError> for RunError {
     fn from(error: FabricError) -> Self {
-        Self::Collective(error.into())
+        CollectiveError::from(error).into()
     }
 }
