@@ -20,9 +20,10 @@ end refused
 says refused east 'route-refused' || fail "require was not refused: $(log refused east | tail -n 3)"
 says refused east 'obstacle \[software-nic\]' || fail "nobody says that the NIC is software: $(log refused east)"
 
-begin killed 11 stream 60
+# The receiver posts nothing that could fail: silence tells it.
+begin killed 11 stream 120 CROWFLY_NET_SILENCE=15
 wait_until 60 says killed west moving || fail "nothing moves: $(log killed west | tail -n 3)"
 strike killed-east KILL
-finish killed-west 60 || fail "killed: west ended with $?: $(log killed west | tail -n 3)"
+finish killed-west 90 || fail "killed: west ended with $?: $(log killed west | tail -n 3)"
 says killed west 'ended 6' || fail "the peer's death was no error: $(log killed west | tail -n 3)"
 wait "${SERVED[killed-east]}" 2>/dev/null
