@@ -64,6 +64,11 @@ impl Device {
         Ok(opened)
     }
 
+    /// Whether all its NICs register what GPUs export as dma-bufs.
+    pub(crate) fn takes_dma_bufs(&self) -> bool {
+        !self.nics.is_empty() && self.nics.iter().all(|nic| nic.takes_dma_bufs())
+    }
+
     pub(crate) fn providers(&self) -> Vec<Arc<dyn Provider>> {
         let nics = self.nics.iter();
         nics.map(|nic| Arc::clone(nic) as Arc<dyn Provider>)

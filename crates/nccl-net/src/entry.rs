@@ -5,11 +5,15 @@ use std::any::Any;
 use std::ffi::{c_char, c_int, c_void};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::ptr::NonNull;
+use std::sync::Arc;
+
+use crowfly_machine::gpu::Gpu;
 
 use crate::abi::{self, MAX_NICS, PropertiesV8, PropertiesV9, PropertiesV11, VirtualDevice};
 use crate::comm::Comm;
 use crate::device::Device;
 use crate::error::NetError;
+use crate::gpus::flush;
 use crate::logger;
 use crate::memory::Memory;
 use crate::plugin::{self, COMMS, LISTENING, MEMORIES};
@@ -141,6 +145,11 @@ fn properties(device: &Device) -> PropertiesV9 {
     for (to, from) in parts.iter_mut().zip(&device.parts) {
         *to = *from;
     }
+    let dma_bufs = if device.takes_dma_bufs() {
+        abi::PTR_DMABUF
+    } else {
+        0
+    };
     PropertiesV9 {
         name: device.name.as_ptr(),
         pci_path: device
@@ -148,7 +157,7 @@ fn properties(device: &Device) -> PropertiesV9 {
             .as_ref()
             .map_or(std::ptr::null(), |path| path.as_ptr()),
         guid: device.guid,
-        ptr_support: abi::PTR_HOST,
+        ptr_support: abi::PTR_HOST | dma_bufs,
         reg_is_global: 0,
         force_flush: 0,
         speed: device.speed,
@@ -333,20 +342,17 @@ unsafe extern "C" fn reg_mr(
 }
 
 unsafe extern "C" fn reg_mr_dma_buf(
-    _comm: *mut c_void,
-    _data: *mut c_void,
-    _len: usize,
+    comm: *mut c_void,
+    data: *mut c_void,
+    len: usize,
     kind: c_int,
     _offset: u64,
     _descriptor: c_int,
-    _memory: *mut *mut c_void,
+    memory: *mut *mut c_void,
 ) -> c_int {
-    call("regMrDmaBuf", || {
-        Err(NetError::Memory {
-            kind,
-            why: "no device of this plugin says that it takes dma-bufs".into(),
-        })
-    })
+    // The fabric exports the same bytes by itself: see `gpus`.
+    // SAFETY: as for this function.
+    unsafe { reg_mr(comm, data, len, kind, memory) }
 }
 
 unsafe extern "C" fn dereg_mr(comm: *mut c_void, memory: *mut c_void) -> c_int {
@@ -354,7 +360,7 @@ unsafe extern "C" fn dereg_mr(comm: *mut c_void, memory: *mut c_void) -> c_int {
 }
 
 /// The memory that NCCL names, if it names any.
-fn memory(pointer: *mut c_void) -> Result<Option<std::sync::Arc<Memory>>, NetError> {
+fn memory(pointer: *mut c_void) -> Result<Option<Arc<Memory>>, NetError> {
     match pointer.is_null() {
         true => Ok(None),
         false => MEMORIES.named(pointer).map(Some),
@@ -434,6 +440,16 @@ unsafe extern "C" fn isend_v10(
     })
 }
 
+/// How many receives a group has.
+fn group(count: c_int) -> Result<usize, NetError> {
+    let few = usize::try_from(count).ok();
+    few.filter(|count| (1..=MAX_RECVS).contains(count))
+        .ok_or(NetError::TooManyReceives {
+            asked: count,
+            limit: MAX_RECVS,
+        })
+}
+
 /// # Safety
 /// The arrays are null or have `count` entries each; the request is null or room for a pointer.
 unsafe fn receive<S: Size>(
@@ -449,13 +465,7 @@ unsafe fn receive<S: Size>(
     // a request all the same.
     // SAFETY: as the caller promises.
     unsafe { put("request", request, std::ptr::null_mut()) }?;
-    let many = NetError::TooManyReceives {
-        asked: count,
-        limit: MAX_RECVS,
-    };
-    let wanted = usize::try_from(count).ok();
-    let wanted = wanted.filter(|count| (1..=MAX_RECVS).contains(count));
-    let n = wanted.ok_or(many)?;
+    let n = group(count)?;
     // SAFETY: as the caller promises.
     let (data, sizes, tags, mrs) = unsafe {
         (
@@ -519,18 +529,36 @@ unsafe extern "C" fn irecv_v10(
 
 unsafe extern "C" fn iflush(
     comm: *mut c_void,
-    _count: c_int,
+    count: c_int,
     _data: *mut *mut c_void,
     _sizes: *mut c_int,
-    _memory: *mut *mut c_void,
+    mrs: *mut *mut c_void,
     request: *mut *mut c_void,
 ) -> c_int {
     call("iflush", || {
-        COMMS.named(comm)?;
-        // Host memory is coherent with NICs and CPUs: there is nothing to wait for, which is what
-        // no request means.
+        // No request means that there is nothing left to wait for. Host memory is coherent with NICs and
+        // CPUs, and a GPU's driver flushes while it is asked.
         // SAFETY: NCCL gives room for a pointer, or null.
-        unsafe { put("request", request, std::ptr::null_mut()) }
+        unsafe { put("request", request, std::ptr::null_mut()) }?;
+        COMMS.named(comm)?;
+        let n = group(count)?;
+        // SAFETY: NCCL gives as many as it says, or null.
+        let mrs = unsafe { entries("mhandles", mrs, n) }?;
+        let mut flushed: Vec<Arc<Gpu>> = Vec::new();
+        for mr in mrs {
+            let memory = memory(*mr)?;
+            let Some(gpu) = memory.as_ref().and_then(|memory| memory.gpu()) else {
+                continue;
+            };
+            if !flushed.iter().any(|known| Arc::ptr_eq(known, gpu)) {
+                flush(gpu).map_err(|why| NetError::Memory {
+                    kind: abi::PTR_CUDA,
+                    why: format!("what was written into it cannot be flushed: {why}"),
+                })?;
+                flushed.push(Arc::clone(gpu));
+            }
+        }
+        Ok(())
     })
 }
 

@@ -16,6 +16,7 @@ mod device;
 mod door;
 mod entry;
 mod error;
+mod gpus;
 mod handle;
 mod logger;
 mod memory;

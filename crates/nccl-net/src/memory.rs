@@ -6,11 +6,13 @@ use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
 
-use crowfly_mover::fabric::{Access, Buffer, Fabric, LocalSlice, Region};
+use crowfly_machine::gpu::{DeviceMemory, Gpu, GpuError};
+use crowfly_mover::fabric::{Access, Buffer, Fabric, FabricError, LocalSlice, Region};
 use crowfly_route::place::Place;
 
 use crate::abi;
 use crate::error::NetError;
+use crate::gpus::Gpus;
 
 /// Numbers by which receivers name their memory to senders, within this process.
 static NEXT: AtomicU32 = AtomicU32::new(1);
@@ -21,42 +23,69 @@ pub(crate) struct Memory {
     pub number: u32,
     start: usize,
     len: usize,
+    /// The GPU that it is memory of.
+    gpu: Option<Arc<Gpu>>,
     /// Gone once the memory is NCCL's own again.
     region: RwLock<Option<Region>>,
 }
 
 impl Memory {
-    /// Registers memory of the host.
+    /// Registers memory of the host or of a GPU.
     ///
     /// # Safety
     /// The bytes must be valid until [`Memory::release`] was called, and until then nobody may hold
     /// references to them: NCCL promises the first, and is not written in Rust.
     pub(crate) unsafe fn register(
         fabric: &Fabric,
+        gpus: &Gpus,
         data: *mut c_void,
         len: usize,
         kind: c_int,
         access: Access,
     ) -> Result<Self, NetError> {
-        if kind != abi::PTR_HOST {
-            return Err(NetError::Memory {
-                kind,
-                why: "this device moves host memory only".into(),
-            });
-        }
         let base = NonNull::new(data.cast::<u8>()).ok_or_else(|| NetError::Argument {
             argument: "data",
             why: "it is null".into(),
         })?;
-        // SAFETY: as the caller promises; the keeper has nothing to keep, since NCCL does.
-        let buffer = unsafe { Buffer::foreign(base, len, true, Place::Host(None), Arc::new(())) };
+        let refused = |error: GpuError| NetError::Memory {
+            kind,
+            why: error.to_string(),
+        };
+        let (buffer, gpu) = match kind {
+            abi::PTR_HOST => {
+                let place = Place::Host(None);
+                // SAFETY: as the caller promises; the keeper has nothing to keep, since NCCL does.
+                let buffer = unsafe { Buffer::foreign(base, len, true, place, Arc::new(())) };
+                (buffer, None)
+            }
+            abi::PTR_CUDA => {
+                let address = data.addr() as u64;
+                let (index, gpu) = gpus.owner_of(address).map_err(refused)?;
+                // SAFETY: as above.
+                let memory = unsafe { DeviceMemory::lent(&gpu, address, len, Arc::new(())) };
+                let buffer = Buffer::of_gpu(index, memory.map_err(refused)?);
+                (buffer.map_err(FabricError::from)?, Some(gpu))
+            }
+            _ => {
+                return Err(NetError::Memory {
+                    kind,
+                    why: "it is neither of the host nor of a GPU".into(),
+                });
+            }
+        };
         let region = fabric.register(buffer, access)?;
         Ok(Self {
             number: NEXT.fetch_add(1, Ordering::Relaxed),
             start: data.addr(),
             len,
+            gpu,
             region: RwLock::new(Some(region)),
         })
+    }
+
+    /// The GPU that it is memory of.
+    pub(crate) const fn gpu(&self) -> Option<&Arc<Gpu>> {
+        self.gpu.as_ref()
     }
 
     /// Where these bytes are within the memory.
@@ -81,7 +110,7 @@ impl Memory {
         let region = self.region.read().unwrap_or_else(PoisonError::into_inner);
         let region = region.as_ref().ok_or(NetError::Unknown("memory"))?;
         let bytes = region.descriptor().to_bytes();
-        Ok(bytes.map_err(crowfly_mover::fabric::FabricError::from)?)
+        Ok(bytes.map_err(FabricError::from)?)
     }
 
     /// Gives the memory back: no peer and no transfer touches it any more when this returns well.
@@ -98,51 +127,4 @@ impl Memory {
 }
 
 #[cfg(test)]
-mod tests {
-    use crowfly_mover::fabric::{Settings, SharedKey};
-
-    use super::*;
-
-    fn registered(bytes: &mut [u8], kind: c_int) -> Result<Memory, NetError> {
-        let fabric = Fabric::new(Settings::new(SharedKey::derive("memory"))).expect("a fabric");
-        let data = bytes.as_mut_ptr().cast();
-        // SAFETY: the bytes outlive the registration in each test, which does not touch them.
-        unsafe { Memory::register(&fabric, data, bytes.len(), kind, Access::WRITE) }
-    }
-
-    #[test]
-    fn only_bytes_inside_of_the_memory_are_moved() {
-        let mut bytes = vec![0u8; 4096];
-        let memory = registered(&mut bytes, abi::PTR_HOST).expect("registered");
-        let at = |offset: usize| std::ptr::without_provenance_mut(memory.start + offset);
-        assert_eq!(memory.range(at(96), 4000).expect("inside"), 96..4096);
-        assert_eq!(memory.range(at(4096), 0).expect("its end"), 4096..4096);
-        assert_eq!(memory.slice(at(0), 4096).expect("inside").len(), 4096);
-        for (data, len) in [
-            (at(97), 4000),
-            (at(0), usize::MAX),
-            (at(1).wrapping_sub(2), 1),
-        ] {
-            let error = memory.range(data, len).expect_err("outside");
-            assert_eq!(error.code(), "outside-of-memory");
-        }
-        memory.release().expect("released");
-        assert_eq!(
-            memory.slice(at(0), 1).expect_err("gone").code(),
-            "unknown-object"
-        );
-        memory.release().expect("again");
-    }
-
-    #[test]
-    fn memory_of_a_gpu_is_refused_where_only_host_memory_is_moved() {
-        let mut bytes = vec![0u8; 16];
-        let error = registered(&mut bytes, abi::PTR_CUDA)
-            .err()
-            .expect("refused");
-        assert_eq!(
-            (error.code(), error.result()),
-            ("memory-type", abi::SYSTEM_ERROR)
-        );
-    }
-}
+mod tests;

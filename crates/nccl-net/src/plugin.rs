@@ -13,6 +13,7 @@ use crate::comm::{Comm, locked};
 use crate::device::{Device, survey};
 use crate::door::Door;
 use crate::error::NetError;
+use crate::gpus::Gpus;
 use crate::handle::{self, Handle};
 use crate::logger;
 use crate::memory::Memory;
@@ -42,6 +43,7 @@ struct Running {
 /// What all communicators share.
 pub(crate) struct Plugin {
     pub settings: Settings,
+    pub gpus: Gpus,
     devices: RwLock<Vec<Arc<Device>>>,
     summary: Mutex<Summary>,
 }
@@ -127,6 +129,7 @@ impl Plugin {
         Ok(Self {
             summary: Mutex::new(Summary::new(policy)),
             settings,
+            gpus: Gpus::default(),
             devices: RwLock::new(devices),
         })
     }
@@ -284,14 +287,14 @@ pub(crate) unsafe fn register(
     len: usize,
     kind: c_int,
 ) -> Result<usize, NetError> {
-    // NCCL registers memory with listening comms of none.
     let comm = COMMS.named(comm)?;
     let access = match &*comm {
         Comm::Send(_) => Access::LOCAL,
         Comm::Receive(_) => Access::WRITE,
     };
+    let (plugin, fabric) = (running()?, comm.line().fabric());
     // SAFETY: as the caller promises.
-    let memory = unsafe { Memory::register(comm.line().fabric(), data, len, kind, access) }?;
+    let memory = unsafe { Memory::register(fabric, &plugin.gpus, data, len, kind, access) }?;
     Ok(MEMORIES.keep(Arc::new(memory)))
 }
 

@@ -102,6 +102,31 @@ impl Runtime {
         }
     }
 
+    /// The GPU whose memory an address is in, and its place in the order of [`Runtime::gpus`].
+    ///
+    /// # Errors
+    /// What the runtime answers: it knows no memory there, or of none of its GPUs.
+    pub fn owner_of(&self, address: u64) -> Result<(usize, Facts), GpuError> {
+        let mut ordinal: c_int = -1;
+        let to = (&raw mut ordinal).cast();
+        // SAFETY: the attribute is an integer of 32 bits.
+        self.did(unsafe {
+            self.functions
+                .pointer_attribute(to, abi::POINTER_DEVICE_ORDINAL, address)
+        })?;
+        let mut gpus = self.gpus()?.into_iter().enumerate();
+        let owner = gpus.find(|(_, gpu)| gpu.device == ordinal);
+        owner.ok_or_else(|| GpuError::Call {
+            gpu: format!("memory at {address:#x}"),
+            call: self
+                .functions
+                .dialect
+                .of("cuPointerGetAttribute", "hipPointerGetAttribute"),
+            code: 0,
+            meaning: format!("it is of device {ordinal}, which the runtime does not show"),
+        })
+    }
+
     fn facts(&self, ordinal: c_int) -> Result<Facts, GpuError> {
         let f = &self.functions;
         let mut device = 0;

@@ -10,9 +10,9 @@ use std::sync::{Arc, OnceLock, PoisonError};
 
 use crowfly_machine::gpu::GpuExporter;
 use crowfly_machine::verbs::{
-    Access as VerbsAccess, Context, GidFilter, LinkLayer, MemoryRegion, Patience, Pinned, Port,
-    PortGid, ProtectionDomain, Registered, Verbs, VerbsError, ranked, register_device,
-    register_host, register_host_ordered,
+    Access as VerbsAccess, Context, DmaBufSupport, GidFilter, LinkLayer, MemoryRegion, Patience,
+    Pinned, Port, PortGid, ProtectionDomain, Registered, Verbs, VerbsError, ranked,
+    register_device, register_host, register_host_ordered,
 };
 use crowfly_route::hop::Class;
 use crowfly_route::obstacle::{Code, Fix, Obstacle};
@@ -178,6 +178,11 @@ impl VerbsNic {
             )
         })?;
         Ok(Self { core, pump })
+    }
+
+    /// Whether it registers memory that another device exports as a dma-buf.
+    pub fn takes_dma_bufs(&self) -> bool {
+        matches!(self.core.domain.takes_dma_bufs(), DmaBufSupport::Yes)
     }
 
     /// Why its bytes are not straight, when the kernel plays the device in software.

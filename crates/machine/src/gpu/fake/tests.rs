@@ -446,3 +446,17 @@ fn a_failed_copy_shows_to_whoever_waits_for_it() {
         "nobody knows whether the GPU is done with it"
     );
 }
+
+#[test]
+fn an_address_leads_to_the_gpu_whose_memory_it_is_in() {
+    let gpus = FakeGpus::cuda(3);
+    let runtime = gpus.runtime().expect("a runtime");
+    let gpu = runtime.open(FakeGpus::address(2)).expect("a GPU");
+    let memory = DeviceMemory::allocate(&gpu, LEN).expect("memory");
+    let (index, facts) = runtime
+        .owner_of(memory.address() + LEN as u64 - 1)
+        .expect("known");
+    assert_eq!((index, facts.address), (2, FakeGpus::address(2)));
+    let unknown = runtime.owner_of(0x10).expect_err("nobody's");
+    assert_eq!(unknown.call(), Some("cuPointerGetAttribute"));
+}
