@@ -27,3 +27,4 @@ strike killed-east KILL
 finish killed-west 90 || fail "killed: west ended with $?: $(log killed west | tail -n 3)"
 says killed west 'ended 6' || fail "the peer's death was no error: $(log killed west | tail -n 3)"
 wait "${SERVED[killed-east]}" 2>/dev/null
+log killed west | grep '^ended'

@@ -356,6 +356,8 @@ static void stream(double seconds) {
 	unsigned long begun = 0, ended = 0;
 	double start = now(), last = start;
 	int result = OK, said = 0;
+	/* The end that sends is the first to stop, so that it is not its peer's parting that ends it. */
+	if (comms[0].receives) seconds += 10;
 	fill(data, DEEP * BYTES, 1);
 	while (result == OK && (now() - start < seconds || ended < begun)) {
 		if (begun - ended < DEEP && now() - start < seconds) {
