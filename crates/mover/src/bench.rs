@@ -19,7 +19,7 @@ use serde::Serialize;
 
 pub use ceiling::{copies, streams};
 pub use collective::{CollectiveCase, CollectiveSample, MAX_COLLECTIVE, collective};
-pub use host::Host;
+pub use host::{Held, Host};
 pub use line::Line;
 
 use crate::fabric::FabricError;

@@ -8,7 +8,11 @@ use std::sync::Arc;
 use crowfly_machine::trial::{self, Trial};
 use crowfly_mover::gpu::Gpu;
 use crowfly_route::obstacle::{Code, Fix, Obstacle};
+use crowfly_route::place::Place;
 use crowfly_route::topology::{GpuVendor, Topology};
+
+use super::transfer;
+use crate::failure::{Exit, Failure};
 
 /// The first argument of a child of this program, before the question it is to answer.
 pub const CHILD: &str = "--answer-trial";
@@ -39,6 +43,18 @@ pub fn open(
         (Some(trial), Some(file)) => gpu.find_storage(&trial, file),
         _ => gpu,
     }))
+}
+
+/// Opens a GPU of this machine, for something that is `done` with it.
+pub fn at(index: u32, done: &str) -> Result<Arc<Gpu>, Failure> {
+    let machine = transfer::Machine::towards(&Place::Gpu(index))?;
+    open(index, &machine.topology, None).map_err(|obstacles| refused(index, done, obstacles))
+}
+
+/// Why something cannot be done with a GPU of this machine.
+pub fn refused(index: u32, done: &str, obstacles: Vec<Obstacle>) -> Failure {
+    let what = format!("{} cannot be {done} on this machine", Place::Gpu(index));
+    Failure::new("no-gpu", Exit::Unavailable, what).with_obstacles(obstacles)
 }
 
 fn known(index: u32, topology: &Topology) -> Result<Gpu, Vec<Obstacle>> {

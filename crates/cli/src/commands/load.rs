@@ -171,10 +171,9 @@ fn destination(args: &LoadArgs, pieces: &[Piece]) -> Result<Destination, Failure
             // Only a way past host memory makes it worth the while to look for one.
             let file = file.filter(|_| args.policy != Policy::Staged);
             let opened = gpu::open(*index, &machine.topology, file);
-            opened.map(Destination::Gpu).map_err(|obstacles| {
-                let what = format!("{} cannot be loaded into on this machine", args.to);
-                Failure::new("no-gpu", Exit::Unavailable, what).with_obstacles(obstacles)
-            })
+            opened
+                .map(Destination::Gpu)
+                .map_err(|obstacles| gpu::refused(*index, "loaded into", obstacles))
         }
         other => Err(Failure::new(
             "not-a-destination",

@@ -6,12 +6,14 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use crowfly_machine::usage;
+use crowfly_route::place::Place;
 
 use super::protocol::{Answer, Ask, VERSION, hear, say};
 use super::{BenchError, MAX_ROUND_TRIPS, MAX_SIZE, PATIENCE};
 use crate::fabric::{
     Access, Buffer, Fabric, FabricError, Imm, Options, Peer, Region, RegionDescriptor, Settings,
 };
+use crate::gpu::Gpu;
 
 /// Peers that are served at one time: one for each path, for a few who measure.
 pub const MAX_GUESTS: usize = 16;
@@ -22,19 +24,47 @@ const IDLE: Duration = Duration::from_secs(600);
 /// Bytes of a page, each of which is touched before the clock starts.
 const PAGE: usize = 4096;
 
+/// In what memory an end has its bytes.
+#[derive(Clone, Debug, Default)]
+pub enum Held {
+    /// In host memory.
+    #[default]
+    Host,
+    /// In memory of a GPU.
+    Gpu(Arc<Gpu>),
+}
+
+impl Held {
+    /// The place.
+    pub fn place(&self) -> Place {
+        match self {
+            Self::Host => Place::Host(None),
+            Self::Gpu(gpu) => gpu.place(),
+        }
+    }
+
+    /// Memory for measurements, every page of it there already.
+    pub(super) fn memory(&self, bytes: u64, mappable: bool) -> Result<Buffer, BenchError> {
+        let len = usize::try_from(bytes).map_err(|_| BenchError::TooLarge {
+            asked: crowfly_route::units::Bytes(bytes),
+        })?;
+        match self {
+            Self::Host => host_memory(len, mappable),
+            Self::Gpu(gpu) => Ok(Buffer::on_gpu(gpu, len).map_err(FabricError::from)?),
+        }
+    }
+}
+
 /// The end that is measured against: it lends memory to whoever knows the key and answers pings.
 #[derive(Debug)]
 pub struct Host {
     fabric: Fabric,
+    memory: Held,
     next_imm: AtomicU32,
     guests: Arc<AtomicUsize>,
 }
 
-/// Memory for measurements, every page of it there already.
-pub(super) fn memory(bytes: u64, mappable: bool) -> Result<Buffer, BenchError> {
-    let len = usize::try_from(bytes).map_err(|_| BenchError::TooLarge {
-        asked: crowfly_route::units::Bytes(bytes),
-    })?;
+fn host_memory(len: usize, mappable: bool) -> Result<Buffer, BenchError> {
     let buffer = if mappable {
         Buffer::zeroed(len, None)
     } else {
@@ -48,13 +78,22 @@ pub(super) fn memory(bytes: u64, mappable: bool) -> Result<Buffer, BenchError> {
 }
 
 impl Host {
-    /// Listens where the settings say.
+    /// Listens where the settings say, and lends host memory.
     ///
     /// # Errors
     /// As [`Fabric::new`].
     pub fn new(settings: Settings) -> Result<Self, BenchError> {
+        Self::lending(settings, Held::Host)
+    }
+
+    /// Listens where the settings say, and lends memory of this kind.
+    ///
+    /// # Errors
+    /// As [`Fabric::new`].
+    pub fn lending(settings: Settings, memory: Held) -> Result<Self, BenchError> {
         Ok(Self {
             fabric: Fabric::new(settings)?,
+            memory,
             next_imm: AtomicU32::new(1),
             guests: Arc::default(),
         })
@@ -107,7 +146,9 @@ impl Host {
             return refuse(peer, &format!("it lends {} bytes at most", 2 * MAX_SIZE));
         }
         let theirs = RegionDescriptor::from_bytes(&descriptor).map_err(FabricError::from)?;
-        let region = memory(bytes, mappable)
+        let region = self
+            .memory
+            .memory(bytes, mappable)
             .and_then(|buffer| Ok(self.fabric.register(buffer, Access::READ_WRITE)?));
         let region = match region {
             Ok(region) => region,

@@ -5,11 +5,12 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use crowfly_machine::usage;
+use crowfly_route::place::Place;
 use crowfly_route::policy::Policy;
 use crowfly_route::receipt::{CpuSeconds, Path, Receipt};
 use crowfly_route::units::Bytes;
 
-use super::host::memory;
+use super::host::Held;
 use super::protocol::{Answer, Ask, VERSION, hear, say};
 use super::{BenchError, Latency, MAX_ROUND_TRIPS, MAX_SIZE, PATIENCE, Sample, Task};
 use crate::fabric::provider::Provider;
@@ -43,22 +44,37 @@ pub struct Line {
 }
 
 impl Line {
-    /// Connects to a [`Host`](super::Host) by one path only, for transfers of up to `most` bytes.
+    /// Connects to a [`Host`](super::Host) by one path only, for transfers of up to `most` bytes from
+    /// and into host memory.
     ///
     /// # Errors
-    /// [`FabricError::Refused`] with the obstacles when the two ends do not have this path, and
-    /// whatever else keeps them apart.
+    /// As [`Line::between`].
     pub fn open(
         path: Path,
         address: &str,
         settings: &Settings,
         most: u64,
     ) -> Result<Self, BenchError> {
+        Self::between(path, address, settings, most, &Held::Host)
+    }
+
+    /// The same from and into memory of this kind.
+    ///
+    /// # Errors
+    /// [`FabricError::Refused`] with the obstacles when the two ends do not have this path or it does
+    /// not reach their memories, and whatever else keeps them apart.
+    pub fn between(
+        path: Path,
+        address: &str,
+        settings: &Settings,
+        most: u64,
+        ours: &Held,
+    ) -> Result<Self, BenchError> {
         if most > MAX_SIZE {
             return Err(BenchError::TooLarge { asked: Bytes(most) });
         }
         let options = Options::within(PATIENCE);
-        let fabric = Fabric::new(only(path, settings))?;
+        let fabric = Fabric::new(only(path, settings, ours))?;
         let peer = fabric.connect(address, options)?;
         if !peer.rails().iter().any(|rail| rail.path == path) {
             return Err(FabricError::Refused {
@@ -70,7 +86,7 @@ impl Line {
         }
         let bytes = 2 * most.max(1);
         let mappable = path != Path::Cma;
-        let region = fabric.register(memory(bytes, mappable)?, Access::READ_WRITE)?;
+        let region = fabric.register(ours.memory(bytes, mappable)?, Access::READ_WRITE)?;
         let open = Ask::Open {
             version: VERSION,
             bytes,
@@ -86,7 +102,7 @@ impl Line {
             }
             other => return Err(unexpected("lend memory", other)),
         };
-        Ok(Self {
+        let line = Self {
             path,
             peer,
             region,
@@ -94,7 +110,28 @@ impl Line {
             imm,
             most,
             fabric,
-        })
+        };
+        if !line.is_of_host_memory() {
+            // Whether a path reaches memory of GPUs shows only when it is tried.
+            line.start(true, 0, 1)?.wait()?;
+        }
+        Ok(line)
+    }
+
+    /// Whether both ends have their bytes in host memory.
+    pub fn is_of_host_memory(&self) -> bool {
+        let both = [self.region.place(), self.theirs.place()];
+        both.iter().all(|place| matches!(place, Place::Host(_)))
+    }
+
+    /// What a transfer of the line is asked to be. By way of GPUs' memory a path may pass host memory,
+    /// which the receipts tell.
+    fn options(&self) -> Options {
+        let options = Options::within(PATIENCE);
+        match self.is_of_host_memory() {
+            true => options,
+            false => options.by(Policy::Prefer),
+        }
     }
 
     /// The path.
@@ -136,7 +173,7 @@ impl Line {
         let start = slot * self.most;
         let here = self.region.slice(range(start, size))?;
         let there = self.theirs.slice(start..start + size)?;
-        let options = Options::within(PATIENCE);
+        let options = self.options();
         Ok(if write {
             self.peer.write(&here, &there, options)
         } else {
@@ -254,7 +291,7 @@ impl Line {
         let mut last = None;
         for _ in 0..times {
             let began = Instant::now();
-            let ping = self.peer.write_imm(&here, &there, self.imm, options);
+            let ping = self.peer.write_imm(&here, &there, self.imm, self.options());
             let receipt = self.settle(ping.wait()?)?;
             counter.wait(1, PATIENCE)?;
             trips.push(began.elapsed().as_secs_f64());
@@ -294,12 +331,16 @@ const fn policy(path: Path) -> Policy {
 }
 
 /// Settings by which no other path can be taken.
-fn only(path: Path, settings: &Settings) -> Settings {
+fn only(path: Path, settings: &Settings, ours: &Held) -> Settings {
     let same = |provider: &&Arc<dyn Provider>| provider.path() == path;
+    let policy = match ours {
+        Held::Host => policy(path),
+        Held::Gpu(_) => Policy::Prefer,
+    };
     Settings {
         shm: matches!(path, Path::Shm | Path::Cma),
         providers: settings.providers.iter().filter(same).cloned().collect(),
-        policy: policy(path),
+        policy,
         ..settings.clone()
     }
 }

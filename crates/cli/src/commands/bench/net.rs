@@ -5,12 +5,13 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{Args, ValueEnum};
-use crowfly_mover::bench::MAX_SIZE;
+use crowfly_mover::bench::{Held, MAX_SIZE};
 use crowfly_mover::fabric::{Fabric, NicFilter, Settings, SharedKey};
+use crowfly_route::place::Place;
 use crowfly_route::receipt;
 use crowfly_route::units::Bytes;
 
-use crate::commands::key;
+use crate::commands::{gpu, key};
 use crate::failure::{Exit, Failure};
 use crate::output::Output;
 use crate::render;
@@ -65,6 +66,12 @@ pub struct NetArgs {
     /// an error
     #[arg(long, value_name = "FILTER")]
     nic: Option<NicFilter>,
+    /// The memory of this end: host, or gpu:N; the receipts tell whether its bytes pass host memory
+    #[arg(long, value_name = "PLACE", default_value = "host")]
+    memory: Place,
+    /// The same of the second process; one that listens elsewhere has its own --memory
+    #[arg(long, value_name = "PLACE", default_value = "host", conflicts_with_all = ["listen", "peer"])]
+    peer_memory: Place,
     /// Write a picture of rates and latencies by size
     #[arg(long, value_name = "FILE")]
     svg: Option<PathBuf>,
@@ -100,7 +107,8 @@ impl Way {
 /// Measures, or is measured against.
 pub fn run(args: &NetArgs, out: &mut Output) -> Result<Exit, Failure> {
     if args.piped {
-        return other::be_piped(settings(args, key::from_stdin()?));
+        let (key, memory) = (key::from_stdin()?, memory(&args.memory)?);
+        return other::be_piped(settings(args, key, &memory), memory);
     }
     if let Some(listen) = args.listen {
         let Some(file) = &args.key_file else {
@@ -108,16 +116,18 @@ pub fn run(args: &NetArgs, out: &mut Output) -> Result<Exit, Failure> {
             return Err(Failure::usage(what)
                 .hint("name a file that does not exist yet, and a key is put into it"));
         };
+        let memory = memory(&args.memory)?;
         let settings = Settings {
             listen,
-            ..settings(args, key::from_file_or_new(file, out)?)
+            ..settings(args, key::from_file_or_new(file, out)?, &memory)
         };
-        return other::listen(settings, out);
+        return other::listen(settings, memory, out);
     }
     let sizes = sizes(&args.size)?;
     if let Some(file) = &args.svg {
         crate::file::check_folder(file)?;
     }
+    let memory = memory(&args.memory)?;
     let (key, other) = match &args.peer {
         Some(address) => {
             let file = args.key_file.as_deref();
@@ -134,9 +144,9 @@ pub fn run(args: &NetArgs, out: &mut Output) -> Result<Exit, Failure> {
             let key = SharedKey::generate()?;
             if args.nic.is_some() {
                 // What is wrong with it is better told by this process than by the other.
-                Fabric::new(settings(args, key.clone()))?;
+                Fabric::new(settings(args, key.clone(), &memory))?;
             }
-            let other = Other::start(&key, args.nic.as_ref())?;
+            let other = Other::start(&key, args.nic.as_ref(), &args.peer_memory)?;
             (key, other)
         }
     };
@@ -146,8 +156,9 @@ pub fn run(args: &NetArgs, out: &mut Output) -> Result<Exit, Failure> {
         rounds: usize::from(args.rounds),
         time: Duration::from_millis(args.time),
         both: args.both,
+        memory: memory.clone(),
     };
-    let standing = survey::run(&plan, settings(args, key), &other, out)?;
+    let standing = survey::run(&plan, settings(args, key, &memory), &other, out)?;
     if let Some(file) = &args.svg {
         let picture = render::bench_picture::render(&standing);
         crate::file::replace(file, picture.as_bytes())?;
@@ -158,8 +169,26 @@ pub fn run(args: &NetArgs, out: &mut Output) -> Result<Exit, Failure> {
     Ok(Exit::Ok)
 }
 
-fn settings(args: &NetArgs, key: SharedKey) -> Settings {
+/// The memory that a place names.
+fn memory(place: &Place) -> Result<Held, Failure> {
+    match place {
+        Place::Host(None) => Ok(Held::Host),
+        Place::Gpu(index) => gpu::at(*index, "measured from").map(Held::Gpu),
+        other => Err(Failure::new(
+            "not-a-memory",
+            Exit::Usage,
+            format!("nothing is measured from {other}"),
+        )
+        .hint("choose host or gpu:N")),
+    }
+}
+
+fn settings(args: &NetArgs, key: SharedKey, memory: &Held) -> Settings {
     Settings {
+        gpus: match memory {
+            Held::Host => Vec::new(),
+            Held::Gpu(gpu) => vec![gpu.clone()],
+        },
         listen: SocketAddr::from((Ipv4Addr::LOCALHOST, 0)),
         nics: args.nic.clone().unwrap_or_default(),
         ..Settings::new(key)

@@ -5,8 +5,9 @@ use std::net::SocketAddr;
 use std::process::{Child, ChildStdin, Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use crowfly_mover::bench::Host;
+use crowfly_mover::bench::{Held, Host};
 use crowfly_mover::fabric::{NicFilter, Settings, SharedKey};
+use crowfly_route::place::Place;
 
 use crate::failure::{Exit, Failure};
 use crate::output::Output;
@@ -52,13 +53,18 @@ impl Other {
     }
 
     /// A second process on this machine.
-    pub fn start(key: &SharedKey, nics: Option<&NicFilter>) -> Result<Self, Failure> {
+    pub fn start(
+        key: &SharedKey,
+        nics: Option<&NicFilter>,
+        memory: &Place,
+    ) -> Result<Self, Failure> {
         let program = std::env::current_exe().map_err(|error| failed("find", &error))?;
         let mut command = Command::new(program);
         command.args(["bench", "net", "--piped"]);
         if let Some(nics) = nics {
             command.arg("--nic").arg(nics.to_string());
         }
+        command.arg("--memory").arg(memory.to_string());
         let child = command
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
@@ -111,8 +117,8 @@ impl Other {
 }
 
 /// Is the other end until a signal ends it.
-pub fn listen(settings: Settings, out: &mut Output) -> Result<Exit, Failure> {
-    let host = Host::new(settings)?;
+pub fn listen(settings: Settings, memory: Held, out: &mut Output) -> Result<Exit, Failure> {
+    let host = Host::lending(settings, memory)?;
     out.text(&host.address().to_string())?;
     out.note("Listening; Ctrl-C ends it.");
     host.serve(&AtomicBool::new(false));
@@ -120,8 +126,8 @@ pub fn listen(settings: Settings, out: &mut Output) -> Result<Exit, Failure> {
 }
 
 /// Is the other end of the process that started this one, until its standard input ends.
-pub fn be_piped(settings: Settings) -> Result<Exit, Failure> {
-    let host = Host::new(settings)?;
+pub fn be_piped(settings: Settings, memory: Held) -> Result<Exit, Failure> {
+    let host = Host::lending(settings, memory)?;
     let mut stdout = io::stdout().lock();
     let told = writeln!(stdout, "{}", host.address()).and_then(|()| stdout.flush());
     told.map_err(|error| Failure::output(&error))?;

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use crowfly_machine::usage;
 use crowfly_machine::verbs::Verbs;
-use crowfly_mover::bench::{self, BenchError, Line, Task};
+use crowfly_mover::bench::{self, BenchError, Held, Line, Task};
 use crowfly_mover::fabric::provider::Provider;
 use crowfly_mover::fabric::verbs::{VerbsSettings, discover};
 use crowfly_mover::fabric::{FabricError, LineRate, Settings};
@@ -42,6 +42,8 @@ pub struct Plan {
     pub time: Duration,
     /// Whether both directions at once are measured.
     pub both: bool,
+    /// The memory of this end.
+    pub memory: Held,
 }
 
 impl Plan {
@@ -136,7 +138,7 @@ fn open(
         &plan.wanted
     };
     for path in paths.iter().copied() {
-        let error = match Line::open(path, other.address(), settings, most) {
+        let error = match Line::between(path, other.address(), settings, most, &plan.memory) {
             Ok(line) => {
                 lines.push(line);
                 continue;
@@ -176,7 +178,8 @@ fn turns<T>(things: &[T], first: usize) -> impl Iterator<Item = &T> {
 /// What the CPU's copies in memory could do, where that is what a path does.
 fn look_at_copies(ceilings: &mut Ceilings, lines: &[Line], size: u64, time: Duration) {
     let copying = [Path::Shm, Path::Cma];
-    if !lines.iter().any(|line| copying.contains(&line.path())) {
+    let by_cores = |line: &Line| copying.contains(&line.path()) && line.is_of_host_memory();
+    if !lines.iter().any(by_cores) {
         return;
     }
     let threads = std::thread::available_parallelism().map_or(1, usize::from);
@@ -317,6 +320,7 @@ mod tests {
             rounds: 1,
             time: Duration::ZERO,
             both: true,
+            memory: Held::Host,
         };
         let (small, large) = (plan.tasks(64), plan.tasks(LATENCY_UP_TO + 1));
         assert_eq!(small, [Task::Write, Task::Read, Task::Both, Task::PingPong]);
