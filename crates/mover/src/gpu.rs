@@ -22,10 +22,12 @@ use crowfly_route::units::PciAddress;
 
 mod copy;
 pub mod queued;
+mod sample;
 
 pub(crate) use copy::no_peer_access;
 pub use copy::{CopyRequest, To, copy};
 pub use crowfly_machine::gpu::{DeviceMemory, Stream};
+pub use sample::{Sample, digest_of};
 
 /// A GPU, open for transfers.
 #[derive(Debug)]

@@ -79,6 +79,12 @@ pub enum MemoryError {
         /// The kernel's answer; ENOMEM and EINVAL mean that the pool is used up.
         source: io::Error,
     },
+    /// It was to be a whole memory of a GPU's.
+    #[error("memory of {place} is not the whole of a GPU's memory")]
+    NotDevice {
+        /// Where it is.
+        place: Place,
+    },
     /// The GPU has none left.
     #[error("cannot take {bytes} bytes of the memory of gpu:{gpu}: {source}")]
     Gpu {
@@ -97,6 +103,7 @@ impl MemoryError {
         match self {
             Self::Host { .. } | Self::NoRoom { .. } => "no-host-memory",
             Self::Peer { .. } => "no-peer-memory",
+            Self::NotDevice { .. } => "not-gpu-memory",
             Self::Gpu { .. } => "no-gpu-memory",
         }
     }

@@ -26,6 +26,8 @@ use crate::output::Output;
 use crate::path::shown;
 use crate::render;
 
+mod gpus;
+
 /// The version of the JSON form of what `cp` did.
 pub const CP_SCHEMA: &str = "crowfly.copy/1";
 /// How long a request may wait for its answer.
@@ -36,12 +38,13 @@ const LOOK: Duration = Duration::from_millis(2);
 /// Arguments of `crowfly cp`.
 #[derive(Args, Debug)]
 pub struct CpArgs {
-    /// What to copy: a file or folder of this machine, crowfly://HOST:PORT/NAME[/PATH], or an object
-    /// s3://BUCKET/KEY (by AWS_ENDPOINT_URL, AWS_REGION, AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY)
+    /// What to copy: a file or folder of this machine, crowfly://HOST:PORT/NAME[/PATH], an object
+    /// s3://BUCKET/KEY (by AWS_ENDPOINT_URL, AWS_REGION, AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY), or
+    /// gpu:N to measure: a pattern in its memory
     #[arg(value_name = "SRC")]
     from: OsString,
-    /// Where to: a file or folder, crowfly://HOST:PORT/NAME[/PATH], or `host:` to measure: into memory, and
-    /// dropped there
+    /// Where to: a file or folder, crowfly://HOST:PORT/NAME[/PATH], or `host:` or gpu:N to measure: into
+    /// memory, and dropped there
     #[arg(value_name = "DST")]
     to: OsString,
     /// Copy what is in the folder SRC into the folder DST; links, devices, sockets and pipes are left
@@ -68,6 +71,9 @@ pub struct CpArgs {
     /// How long all of it may take, such as 90s or 2h
     #[arg(long, value_name = "TIME", value_parser = humantime::parse_duration)]
     timeout: Option<Duration>,
+    /// With gpu:N as SRC: how many bytes of a pattern are put into the GPU's memory, to be copied from it
+    #[arg(long, value_name = "SIZE", default_value = "256MiB")]
+    size: Bytes,
     /// How the two ends know each other.
     #[command(flatten)]
     connection: ConnectionArgs,
@@ -99,6 +105,9 @@ pub struct Cp {
 
 /// Copies.
 pub fn run(args: &CpArgs, out: &mut Output) -> Result<Exit, Failure> {
+    if let Some(errand) = gpus::Errand::read(&args.from, &args.to) {
+        return gpus::run(args, &errand, out);
+    }
     let (from, to) = (side(&args.from)?, side(&args.to)?);
     let mut sides = [&from, &to].into_iter();
     let dialing = match sides.any(|side| matches!(side, Side::Served(_))) {

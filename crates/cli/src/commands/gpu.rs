@@ -7,12 +7,16 @@ use std::sync::Arc;
 
 use crowfly_machine::trial::{self, Trial};
 use crowfly_mover::gpu::Gpu;
+use crowfly_mover::{Destination, Engine, Loaded, Piece, Request, Source, Verify};
 use crowfly_route::obstacle::{Code, Fix, Obstacle};
 use crowfly_route::place::Place;
+use crowfly_route::policy::Policy;
 use crowfly_route::topology::{GpuVendor, Topology};
 
 use super::transfer;
 use crate::failure::{Exit, Failure};
+use crate::output::Output;
+use crate::path::shown;
 
 /// The first argument of a child of this program, before the question it is to answer.
 pub const CHILD: &str = "--answer-trial";
@@ -55,6 +59,39 @@ pub fn at(index: u32, done: &str) -> Result<Arc<Gpu>, Failure> {
 pub fn refused(index: u32, done: &str, obstacles: Vec<Obstacle>) -> Failure {
     let what = format!("{} cannot be {done} on this machine", Place::Gpu(index));
     Failure::new("no-gpu", Exit::Unavailable, what).with_obstacles(obstacles)
+}
+
+/// How a file is brought into a GPU's memory.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Way {
+    /// How far the bytes may stray.
+    pub policy: Policy,
+    /// Whether they are compared with a second reading of the file.
+    pub verify: bool,
+}
+
+/// Loads a file of this machine into a GPU's memory, with its progress on the screen.
+pub fn load(file: &Path, index: u32, way: &Way, out: &Output) -> Result<Loaded, Failure> {
+    let machine = transfer::Machine::towards(&Place::Gpu(index))?;
+    let source = Arc::new(Source::open(file)?);
+    // Only a way past host memory makes it worth the while to look for one.
+    let straight = Some(file).filter(|_| way.policy != Policy::Staged);
+    let gpu = open(index, &machine.topology, straight)
+        .map_err(|obstacles| refused(index, "loaded into", obstacles))?;
+    let pieces = vec![Piece::whole(source)];
+    let candidates = machine.routes(&pieces, &Place::Gpu(index))?;
+    let request = Request {
+        destination: Destination::Gpu(gpu),
+        policy: way.policy,
+        verify: match way.verify {
+            true => Verify::Compare,
+            false => Verify::No,
+        },
+        candidates,
+        ..Request::to_host(transfer::place(file), pieces)
+    };
+    let what = format!("loading {}", shown(file));
+    transfer::follow(Engine::default().load(request)?, &what, &out.progress())
 }
 
 fn known(index: u32, topology: &Topology) -> Result<Gpu, Vec<Obstacle>> {

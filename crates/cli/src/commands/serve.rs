@@ -32,11 +32,15 @@ what went wrong by accident, not by intent. Use networks that you trust."
 )]
 pub struct ServeArgs {
     /// Files and folders to expose, each under a name of its own or under that of its last component
-    #[arg(value_name = "[NAME=]PATH", required_unless_present = "memory")]
+    #[arg(value_name = "[NAME=]PATH", required_unless_present_any = ["memory", "on_gpu"])]
     paths: Vec<OsString>,
     /// Zeroed memory to expose, which whoever connects reads and writes; may be given several times
     #[arg(long, value_name = "NAME=SIZE")]
     memory: Vec<MemoryArg>,
+    /// A file to load into a GPU's memory, which whoever connects reads from there; may be given several
+    /// times
+    #[arg(long, value_name = "NAME=gpu:N:FILE")]
+    on_gpu: Vec<OnGpuArg>,
     /// Let files be written into the folders
     #[arg(long)]
     writable: bool,
@@ -94,6 +98,45 @@ impl std::str::FromStr for MemoryArg {
     }
 }
 
+/// A name, a GPU and a file.
+#[derive(Clone, Debug)]
+struct OnGpuArg {
+    name: Name,
+    gpu: u32,
+    file: PathBuf,
+}
+
+impl std::str::FromStr for OnGpuArg {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        const FORM: &str = "write NAME=gpu:N:FILE";
+        let (name, rest) = text.split_once('=').ok_or(FORM)?;
+        let (gpu, file) = rest
+            .strip_prefix("gpu:")
+            .and_then(|rest| rest.split_once(':'))
+            .filter(|(_, file)| !file.is_empty())
+            .ok_or(FORM)?;
+        Ok(Self {
+            name: name.parse().map_err(|error| format!("{error}"))?,
+            gpu: gpu.parse().map_err(|_| FORM)?,
+            file: file.into(),
+        })
+    }
+}
+
+impl OnGpuArg {
+    fn load(&self, out: &Output) -> Result<Export, Failure> {
+        let loaded = super::gpu::load(&self.file, self.gpu, &super::gpu::Way::default(), out)?;
+        let region = loaded.regions.into_iter().next();
+        let region = region.ok_or_else(|| Failure::usage("the file has no bytes to serve"))?;
+        Ok(Export::Loaded {
+            name: self.name.clone(),
+            region,
+        })
+    }
+}
+
 /// What was served.
 #[derive(Debug, Serialize)]
 pub struct Serve {
@@ -117,6 +160,9 @@ pub fn run(args: &ServeArgs, out: &mut Output) -> Result<Exit, Failure> {
         return Err(Failure::usage(
             "--writable applies to folders, and none is exposed",
         ));
+    }
+    for wanted in &args.on_gpu {
+        exports.push(wanted.load(out)?);
     }
     exports.extend(args.memory.iter().map(|memory| Export::Memory {
         name: memory.name.clone(),
@@ -175,6 +221,10 @@ fn described(export: &Export) -> String {
         } => {
             let may = if *writable { ", writable" } else { "" };
             format!("{name}: the folder {}{may}", shown(path))
+        }
+        Export::Loaded { name, region } => {
+            let bytes = Bytes(region.len() as u64);
+            format!("{name}: {bytes} in the memory of {}", region.place())
         }
         Export::Memory { name, bytes } => format!("{name}: {bytes} of memory"),
     }

@@ -7,7 +7,9 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
-use super::{DeviceMemory, Dialect, Gpu, GpuError, GpuExporter, PeerRefusal, Runtime, Stream};
+use super::{
+    DeviceMemory, Dialect, Gpu, GpuError, GpuExporter, PeerRefusal, Runtime, Stream, WriteFlush,
+};
 use crate::trial::{Refusal, Reporter};
 use crate::verbs::{
     Access, Context, Exporter, Mapping, Pinned, Registered, Verbs, VerbsError, register_device,
@@ -50,8 +52,8 @@ impl Refusal for VerbsError {
     }
 }
 
-/// The steps are named `runtime`, `gpus`, `gpu ADDRESS`, `copy ADDRESS`, `export ADDRESS`,
-/// `reach ADDRESS ADDRESS` and `register NIC ADDRESS`.
+/// The steps are named `runtime`, `gpus`, `gpu ADDRESS`, `copy ADDRESS`, `export ADDRESS`, `share ADDRESS`
+/// (with other processes), `flush ADDRESS` (of what other devices wrote), `reach ADDRESS ADDRESS` and `register NIC ADDRESS`.
 pub(crate) fn answer<W: Write>(question: &GpuQuestion, report: &mut Reporter<W>) {
     let verbs = || Verbs::load();
     let runtime = || Runtime::load(question.dialect());
@@ -94,6 +96,12 @@ pub(super) fn try_out<W: Write>(
             || export(&gpu, &memory),
             Clone::clone,
         );
+        report.step(
+            &format!("share {at}"),
+            || memory.share().map_err(|error| error.to_string()),
+            |_| "by a handle".into(),
+        );
+        report.step(&format!("flush {at}"), || flush(&gpu), Clone::clone);
         open.push((gpu, memory));
     }
     for (a, _) in &open {
@@ -104,6 +112,15 @@ pub(super) fn try_out<W: Write>(
     }
     if question.nics && !open.is_empty() {
         register_with_all(&open, verbs, report);
+    }
+}
+
+/// What it takes for the GPU to see what other devices wrote.
+fn flush(gpu: &Arc<Gpu>) -> Result<String, String> {
+    match gpu.flush_writes() {
+        WriteFlush::NotNeeded(why) => Ok(format!("not needed: {why}")),
+        WriteFlush::Flushed => Ok("by the driver".into()),
+        WriteFlush::Impossible(why) => Err(format!("{why}; a NIC can fetch a byte instead")),
     }
 }
 
@@ -199,6 +216,9 @@ mod tests {
         assert_eq!(of(&steps, "gpus"), &done("2"));
         for at in ["0000:10:00.0", "0000:11:00.0"] {
             assert_eq!(of(&steps, &format!("export {at}")), &done("dma-buf"));
+            assert_eq!(of(&steps, &format!("share {at}")), &done("by a handle"));
+            let ordered = "not needed: the driver says that the GPU sees writes in order";
+            assert_eq!(of(&steps, &format!("flush {at}")), &done(ordered));
             assert_eq!(
                 of(&steps, &format!("register trial0 {at}")),
                 &done("dma-buf")
@@ -222,12 +242,14 @@ mod tests {
         };
         let gpus = FakeGpus::plug(Dialect::Cuda, &[alone, Model::default()]);
         gpus.fail("cuMemGetHandleForAddressRange", 0, 801);
+        gpus.fail("cuIpcGetMemHandle", 0, 801);
         let steps = steps(&gpus, &nic);
         let why = |name: &str| match of(&steps, name) {
             Answer::Refused { why, .. } => why.clone(),
             other => panic!("{name}: {other:?}"),
         };
         assert!(why("export 0000:10:00.0").contains("801"));
+        assert!(why("share 0000:10:00.0").contains("cuIpcGetMemHandle"));
         assert!(why("reach 0000:10:00.0 0000:11:00.0").contains("cuDeviceCanAccessPeer"));
         assert!(why("register trial1 0000:11:00.0").contains("does not take dma-bufs"));
         assert_eq!(

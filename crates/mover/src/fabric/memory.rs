@@ -653,6 +653,27 @@ impl Buffer {
         })
     }
 
+    /// What the storage half loaded into a GPU's memory, without a copy; peers can only read it.
+    ///
+    /// # Errors
+    /// [`MemoryError::NotDevice`] when it lies elsewhere ([`Buffer::loaded`] is for host memory), or is
+    /// a part of a larger region.
+    pub fn of_loaded(region: &crate::Region) -> Result<Self, MemoryError> {
+        let place = region.place();
+        let (Place::Gpu(gpu), Some((memory, range))) = (&place, region.device()) else {
+            return Err(MemoryError::NotDevice { place });
+        };
+        if range != (0..memory.len()) {
+            return Err(MemoryError::NotDevice { place });
+        }
+        let bytes = memory.len();
+        let backing = Backing::of_gpu(*gpu, Arc::clone(memory), false);
+        let backing = backing.map_err(|source| MemoryError::Host { bytes, source })?;
+        Ok(Self {
+            backing: Arc::new(backing),
+        })
+    }
+
     /// `len` new bytes of a GPU's memory; what they hold is not defined.
     ///
     /// # Errors

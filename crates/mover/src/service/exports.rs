@@ -49,6 +49,13 @@ pub enum Export {
         /// Whether files may be written into it.
         writable: bool,
     },
+    /// What was loaded into a GPU's memory, for others to read there.
+    Loaded {
+        /// Its name for others.
+        name: Name,
+        /// The bytes.
+        region: crate::Region,
+    },
     /// Memory, zeroed at the start, that others read and write.
     Memory {
         /// Its name for others.
@@ -92,6 +99,11 @@ impl Exports {
                     path,
                     writable,
                 } => (name, Exposed::Folder(Folder::open(path, *writable)?)),
+                Export::Loaded { name, region } => {
+                    let buffer = Buffer::of_loaded(region)?;
+                    let region = fabric.register(buffer, Access::READ)?;
+                    (name, Exposed::Memory(region))
+                }
                 Export::Memory { name, bytes } => {
                     // It is given out before it is touched, and who touches too much is ended without a word.
                     if let Some(room) = limits::memory_room().filter(|room| *room < bytes.0) {
