@@ -79,8 +79,8 @@ pub enum MemoryError {
         /// The kernel's answer; ENOMEM and EINVAL mean that the pool is used up.
         source: io::Error,
     },
-    /// It was to be a whole memory of a GPU's.
-    #[error("memory of {place} is not the whole of a GPU's memory")]
+    /// It was to be memory of a GPU's.
+    #[error("memory of {place} is no memory of a GPU's")]
     NotDevice {
         /// Where it is.
         place: Place,

@@ -33,9 +33,19 @@ fn measured(there: Held, measure: impl FnOnce(&str)) {
     let ended = AtomicBool::new(false);
     std::thread::scope(|scope| {
         scope.spawn(|| host.serve(&ended));
+        // Also when a measurement panics, or the test would wait for ever.
+        let _end = End(&ended);
         measure(&address);
-        ended.store(true, Ordering::Release);
     });
+}
+
+/// Ends a host.
+struct End<'a>(&'a AtomicBool);
+
+impl Drop for End<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Release);
+    }
 }
 
 #[test]

@@ -113,7 +113,16 @@ impl Line {
         };
         if !line.is_of_host_memory() {
             // Whether a path reaches memory of GPUs shows only when it is tried.
-            line.start(true, 0, 1)?.wait()?;
+            let receipt = line.start(true, 0, 1)?.wait()?.into_receipt();
+            if on_path(path, &receipt).is_err() {
+                // Another path took the byte; the receipt says what stood in this one's way.
+                return Err(FabricError::Refused {
+                    peer: address.to_owned(),
+                    policy: Policy::Prefer,
+                    obstacles: receipt.obstacles,
+                }
+                .into());
+            }
         }
         Ok(line)
     }

@@ -656,18 +656,20 @@ impl Buffer {
     /// What the storage half loaded into a GPU's memory, without a copy; peers can only read it.
     ///
     /// # Errors
-    /// [`MemoryError::NotDevice`] when it lies elsewhere ([`Buffer::loaded`] is for host memory), or is
-    /// a part of a larger region.
+    /// [`MemoryError::NotDevice`] when it lies elsewhere ([`Buffer::loaded`] is for host memory), and
+    /// what the GPU answers.
     pub fn of_loaded(region: &crate::Region) -> Result<Self, MemoryError> {
         let place = region.place();
         let (Place::Gpu(gpu), Some((memory, range))) = (&place, region.device()) else {
             return Err(MemoryError::NotDevice { place });
         };
-        if range != (0..memory.len()) {
-            return Err(MemoryError::NotDevice { place });
-        }
-        let bytes = memory.len();
-        let backing = Backing::of_gpu(*gpu, Arc::clone(memory), false);
+        let (gpu, bytes) = (*gpu, range.len());
+        let start = memory.address() + range.start as u64;
+        let keeper: Keeper = Arc::clone(memory) as _;
+        // SAFETY: the range lies in memory that the keeper holds, and nobody writes to what was loaded.
+        let part = unsafe { DeviceMemory::lent(memory.gpu(), start, bytes, keeper) };
+        let part = part.map_err(|source| MemoryError::Gpu { gpu, bytes, source })?;
+        let backing = Backing::of_gpu(gpu, part, false);
         let backing = backing.map_err(|source| MemoryError::Host { bytes, source })?;
         Ok(Self {
             backing: Arc::new(backing),
