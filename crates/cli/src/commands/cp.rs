@@ -219,7 +219,12 @@ fn side(text: &OsStr) -> Result<Side, Failure> {
         Place::File(path) => Ok(Side::File(path.into())),
         Place::Object(url) if url.starts_with("s3://") => Ok(Side::Object(url.parse()?)),
         Place::Gpu(_) | Place::Object(_) => {
-            let what = format!("this build has no engine that copies from or to {place}");
+            let what = match place {
+                Place::Gpu(_) => format!(
+                    "between {place} and a server or a store this build copies nothing, only within the machine"
+                ),
+                _ => format!("this build has no engine that copies from or to {place}"),
+            };
             Err(Failure::new("not-built", Exit::Unavailable, &what)
                 .with_obstacles(vec![Obstacle::blocks(Code::NotBuilt, what)]))
         }

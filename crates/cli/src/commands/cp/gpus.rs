@@ -47,7 +47,7 @@ impl Errand {
         let place = |text: &OsStr| match super::side(text) {
             Ok(super::Side::Host) => Some(Place::Host(None)),
             Ok(super::Side::File(path)) => Some(Place::File(path.to_str()?.to_owned())),
-            Ok(super::Side::Served(_)) => None,
+            Ok(super::Side::Served(_) | super::Side::Object(_)) => None,
             Err(_) => text.to_str()?.parse().ok(),
         };
         let (from, to) = (place(from)?, place(to)?);
