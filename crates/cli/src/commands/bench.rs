@@ -19,7 +19,7 @@ pub struct BenchArgs {
 #[derive(Debug, Subcommand)]
 enum What {
     /// Measure the ways from memory to memory between two processes, here or on two servers
-    Net(net::NetArgs),
+    Net(Box<net::NetArgs>),
     /// Measure collectives among ranks: started here, or by torchrun, mpirun or srun
     Collective(Box<collective::CollectiveArgs>),
 }
