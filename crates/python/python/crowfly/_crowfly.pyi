@@ -19,6 +19,7 @@ __all__ = [
     "route_json",
     "topology_json",
     "Opened",
+    "Ranks",
     "Region",
     "serialize",
     "start_save",
