@@ -1,12 +1,10 @@
 //! A connection to a server, on which several threads can ask at a time.
 
-use std::collections::HashMap;
 use std::ffi::OsStr;
 use std::fmt;
-use std::net::{TcpStream, ToSocketAddrs};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::mpsc::{RecvTimeoutError, channel};
+use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -15,16 +13,18 @@ use crowfly_route::policy::Policy;
 use super::attributes::{Attributes, Wanted};
 use super::channel::{Channel, FabricChannel};
 use super::error::ServiceError;
-use super::limits::{COURTESY, INTRODUCTION, LOOK, PATIENCE, WINDOW};
+use super::limits::{COURTESY, INTRODUCTION, PATIENCE, WINDOW};
 use super::message::{Answer, Entry, Part, Request, Tag, VERSION};
 use super::name::{Location, Name, RelativePath};
 use super::ring::{Ring, Slot};
 use super::server::Auth;
-use super::tls::TlsChannel;
-use super::welcome::{Join, Welcome};
-use crate::fabric::{
-    Access, Fabric, FabricError, Incarnation, Options, Peer, RegionDescriptor, Settings, SharedKey,
-};
+use crate::fabric::{Access, Fabric, Options, Peer, RegionDescriptor, Settings};
+
+mod dial;
+mod line;
+
+use dial::{certified, late, rails};
+use line::Line;
 
 /// How to connect.
 #[derive(Clone, Debug)]
@@ -71,75 +71,6 @@ pub(crate) enum Opened {
     },
     Folder(Attributes),
     Memory(Box<RegionDescriptor>),
-}
-
-#[derive(Default)]
-struct Waiting {
-    answers: HashMap<u64, Sender<Answer>>,
-    /// Why nothing more will come.
-    end: Option<(&'static str, String)>,
-}
-
-struct Line {
-    channel: Box<dyn Channel>,
-    peer: Peer,
-    server: String,
-    waiting: Mutex<Waiting>,
-    stop: AtomicBool,
-}
-
-impl Line {
-    fn waiting(&self) -> MutexGuard<'_, Waiting> {
-        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Hands answers to whoever waits for them, until nothing more can come.
-    fn listen(&self) {
-        let (code, why) = loop {
-            if self.stop.load(Ordering::Acquire) {
-                break ("cancelled", "the connection was ended here".to_owned());
-            }
-            match self.channel.receive(LOOK) {
-                Ok(None) => match self.peer.lost() {
-                    Some(why) => break ("peer-lost", why),
-                    None => continue,
-                },
-                Ok(Some(message)) => match Answer::decode(&message) {
-                    Ok((0, Answer::Failed { code, message })) => {
-                        break (ServiceError::known(&code), message);
-                    }
-                    Ok((number, answer)) => {
-                        let waits = self.waiting().answers.remove(&number);
-                        if let Some(waits) = waits {
-                            let _ = waits.send(answer);
-                        }
-                    }
-                    Err(error) => break ("protocol-violation", error.to_string()),
-                },
-                Err(error) => break (error.code(), error.to_string()),
-            }
-        };
-        let mut waiting = self.waiting();
-        waiting.end = Some((code, why));
-        waiting.answers.clear();
-    }
-
-    fn ended(&self) -> ServiceError {
-        let end = self.waiting().end.clone();
-        let (code, message) = end.unwrap_or(("peer-lost", "it answers no more".to_owned()));
-        let server = self.server.clone();
-        match code {
-            "peer-lost" => ServiceError::Lost {
-                server,
-                why: message,
-            },
-            code => ServiceError::Remote {
-                server,
-                code,
-                message,
-            },
-        }
-    }
 }
 
 /// A connection to a server.
@@ -527,97 +458,5 @@ impl Drop for Client {
         if let Some(listener) = self.listener.take() {
             let _ = listener.join();
         }
-    }
-}
-
-/// Connects with certificates: first the channel that they protect, then the fabric that it tells of.
-fn certified(
-    location: &Location,
-    dialing: &Dialing,
-    policy: Policy,
-    until: Instant,
-) -> Result<(Fabric, Box<dyn Channel>, Peer), ServiceError> {
-    let Auth::Certificates(identity) = &dialing.auth else {
-        return Err(ServiceError::Stopping);
-    };
-    let server = location.server.as_str();
-    let left = || until.saturating_duration_since(Instant::now());
-    let unreachable = |error: std::io::Error| match error.kind() {
-        std::io::ErrorKind::TimedOut => ServiceError::Deadline {
-            what: "the connection",
-            after: dialing.patience,
-        },
-        _ => FabricError::Unreachable {
-            address: server.to_owned(),
-            source: Arc::new(error),
-        }
-        .into(),
-    };
-    let mut last = std::io::Error::from(std::io::ErrorKind::NotFound);
-    let mut found = None;
-    for address in server.to_socket_addrs().map_err(unreachable)? {
-        match TcpStream::connect_timeout(&address, left().max(Duration::from_millis(1))) {
-            Ok(stream) => {
-                found = Some((stream, address));
-                break;
-            }
-            Err(error) => last = error,
-        }
-    }
-    let (stream, mut address) = found.ok_or(last).map_err(unreachable)?;
-    let channel = TlsChannel::dial(stream, location.host(), server, identity)?;
-    channel.handshake(until)?;
-    // What the server thinks of this end's certificate comes only with its first word.
-    let message = channel.receive(left())?.ok_or(ServiceError::Deadline {
-        what: "the welcome",
-        after: dialing.patience,
-    })?;
-    let welcome = Welcome::decode(&message).map_err(|what| ServiceError::Protocol {
-        peer: server.to_owned(),
-        what,
-    })?;
-    let fabric = Fabric::new(Settings {
-        key: SharedKey::from_bytes(welcome.key),
-        ..dialing.fabric.clone()
-    })?;
-    channel.send(&join(&fabric).encode(), left())?;
-    address.set_port(welcome.port);
-    let met = fabric.connect(&address.to_string(), rails(policy, left()));
-    let peer = met.map_err(|error| late(error, dialing.patience))?;
-    expected(server, &peer, welcome.incarnation)?;
-    Ok((fabric, Box::new(channel), peer))
-}
-
-/// A connection that was not there in time, told by the time that there was for all of it.
-fn late(error: FabricError, after: Duration) -> ServiceError {
-    match error {
-        FabricError::Deadline { what, .. } => ServiceError::Deadline { what, after },
-        other => other.into(),
-    }
-}
-
-/// How the fabric is to be reached: where only a direct path will do, that shows here, before a byte is
-/// read anywhere.
-fn rails(policy: Policy, time: Duration) -> Options {
-    let options = Options::within(time);
-    match policy {
-        Policy::Require => options.by(Policy::Require),
-        _ => options,
-    }
-}
-
-fn join(fabric: &Fabric) -> Join {
-    Join {
-        incarnation: fabric.incarnation(),
-    }
-}
-
-fn expected(server: &str, peer: &Peer, announced: Incarnation) -> Result<(), ServiceError> {
-    match peer.incarnation() == announced {
-        true => Ok(()),
-        false => Err(ServiceError::Protocol {
-            peer: server.to_owned(),
-            what: "someone else answers on its fabric",
-        }),
     }
 }
