@@ -1,8 +1,8 @@
 //! What stays behind when one of the two ends before its time.
 
 use std::fs;
-use std::process::Command;
-use std::process::Stdio;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
 use std::thread::sleep;
 use std::time::Duration;
 use std::time::Instant;
@@ -12,6 +12,24 @@ use serde_json::Value;
 use super::stage::{
     Server, await_that, begun, cp, crowfly, document, entries, folder, large, pattern, send,
 };
+
+/// A copy that leaves what another can go on with, some of which is there already.
+fn resumable(folder: &Path, from: &str) -> Child {
+    let arguments = [
+        "cp",
+        "--json",
+        "--resume",
+        "--key-file",
+        "key",
+        from,
+        "copy",
+    ];
+    let mut command = crowfly(folder, &arguments);
+    let child = command.stdout(Stdio::piped()).stderr(Stdio::null());
+    let child = child.spawn().expect("it starts");
+    await_that("it begins", || begun(folder) > 500);
+    child
+}
 
 #[test]
 fn given_a_server_that_is_stopped_the_copy_ends_at_its_deadline_and_says_so() {
@@ -61,20 +79,7 @@ fn given_a_server_that_is_killed_the_copy_fails_and_another_one_lets_it_go_on() 
     let folder = folder("cp-killed");
     large(&folder.join("data/m"));
     let server = Server::start(&folder, &["--key-file", "key"]);
-    let from = server.at("data/m");
-    let arguments = [
-        "cp",
-        "--json",
-        "--resume",
-        "--key-file",
-        "key",
-        &from,
-        "copy",
-    ];
-    let mut command = crowfly(&folder, &arguments);
-    let child = command.stdout(Stdio::piped()).stderr(Stdio::null());
-    let child = child.spawn().expect("it starts");
-    await_that("it begins", || begun(&folder) > 500);
+    let child = resumable(&folder, &server.at("data/m"));
     drop(server);
     let output = child.wait_with_output().expect("it ends");
     let ended = document(&output);
@@ -135,20 +140,7 @@ fn given_a_server_that_is_interrupted_mid_copy_both_end_in_order() {
     let folder = folder("cp-server-interrupted");
     large(&folder.join("data/m"));
     let server = Server::start(&folder, &["--key-file", "key"]);
-    let from = server.at("data/m");
-    let arguments = [
-        "cp",
-        "--json",
-        "--resume",
-        "--key-file",
-        "key",
-        &from,
-        "copy",
-    ];
-    let mut command = crowfly(&folder, &arguments);
-    let child = command.stdout(Stdio::piped()).stderr(Stdio::null());
-    let child = child.spawn().expect("it starts");
-    await_that("it begins", || begun(&folder) > 500);
+    let child = resumable(&folder, &server.at("data/m"));
     let (totals, status) = server.end("INT");
     assert_eq!(
         (status, &totals["ended_by"]),
