@@ -89,11 +89,16 @@ pub(crate) struct Flight {
     /// Bytes moved, by rail.
     pub moved: BTreeMap<RailId, u64>,
     pub retries: u64,
+    /// How often a rail failed that had pieces of it.
+    pub falls: u64,
+    /// Whether its value was sent with its number by a link that failed: from then on only links that send
+    /// the number along may carry it, for the receiver to tell it from a new one.
+    pub numbered: bool,
     /// CPU time of the links for its pieces.
     pub cpu: CpuSeconds,
     /// What the rails' ports had counted when it started, where somebody looked.
     pub ports: Vec<(RailId, Result<PortCount, String>)>,
-    /// Ops posted and not ended.
+    /// Ops posted and not ended, or whose value may have been counted.
     pub in_flight: usize,
     /// Why it is ending early.
     pub ending: Option<FabricError>,
@@ -117,6 +122,8 @@ impl Flight {
             met: Vec::new(),
             moved: BTreeMap::new(),
             retries: 0,
+            falls: 0,
+            numbered: false,
             cpu: CpuSeconds::default(),
             ports: Vec::new(),
             in_flight: 0,
@@ -195,13 +202,24 @@ impl Flight {
                 Err(why) => Checked::Unavailable { why },
             })
         };
-        let moved = self.moved.iter().map(|(rail, bytes)| Moved {
-            rail: *rail,
-            bytes: *bytes,
-            checked: checked(*rail, *bytes),
-        });
+        let mut moved: Vec<Moved> = Vec::new();
+        for (rail, bytes) in &self.moved {
+            // A rail that was made anew goes by the same port.
+            let same = |known: &&mut Moved| self.plan.go_by_one_nic(known.rail, *rail);
+            match moved.iter_mut().find(same) {
+                Some(known) => known.bytes += bytes,
+                None => moved.push(Moved {
+                    rail: *rail,
+                    bytes: *bytes,
+                    checked: None,
+                }),
+            }
+        }
+        for one in &mut moved {
+            one.checked = checked(one.rail, one.bytes);
+        }
         Account {
-            moved: moved.collect(),
+            moved,
             plan: Arc::clone(&self.plan),
             requested: self.total,
             met: std::mem::take(&mut self.met),

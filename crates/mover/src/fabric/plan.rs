@@ -131,6 +131,12 @@ impl Plan {
         ways.find(|(id, _)| *id == rail).map(|(_, way)| way)
     }
 
+    /// Whether two rails are of one path and NIC, as one is and another that was made in its place.
+    pub(crate) fn go_by_one_nic(&self, one: RailId, other: RailId) -> bool {
+        let ways = self.way(one).zip(self.way(other));
+        ways.is_some_and(|(one, other)| one.path == other.path && one.nic == other.nic)
+    }
+
     /// The way that comes first.
     pub(crate) fn first(&self) -> Option<&Way> {
         self.way(*self.tiers.first()?.first()?).map(Arc::as_ref)

@@ -19,6 +19,9 @@
 //! 3. It never calls [`Events`] from within [`Link::post`], [`Link::cancel`] or [`Link::close`].
 //! 4. It calls [`Events`] while holding no lock that these three take, and inside no gate.
 //! 5. No call blocks for longer than one step.
+//! 6. Whoever cannot tell a repeated immediate value from a new one keeps count of those that came, and says
+//!    after [`Link::close`] how many that were ([`Link::tally`]): then the other end knows which of its own
+//!    that ended badly were counted ([`Link::landed`]), and sends only the others again.
 
 use std::any::Any;
 use std::fmt;
@@ -302,8 +305,9 @@ pub struct Limits {
     pub ops: usize,
     /// The most bytes in flight.
     pub bytes: u64,
-    /// Whether a repeated immediate value can be told from a new one. Where it cannot, an op with
-    /// one is not tried again on another rail after its own failed.
+    /// Whether an immediate value goes with its transfer's number, by which a repeated one is told from a
+    /// new one. Where it does not, nobody sends a value again before the peer has said what came
+    /// ([`Link::tally`]).
     pub imm_once: bool,
 }
 
@@ -429,6 +433,24 @@ pub trait Link: Send + Sync {
 
     /// Ends the link: when this returns it touches no memory any more.
     fn close(&self);
+
+    /// Whether an op has failed, or was in flight when the link was closed, and its value may have been
+    /// counted by the peer all the same. Never where the receiver tells a repeated value from a new one.
+    fn is_in_doubt(&self, _op: OpId) -> bool {
+        false
+    }
+
+    /// Of a closed link, what came by it in all, for [`Link::landed`] of the peer's end: nothing comes by it
+    /// any more. [`MAX_ENDPOINT`] bytes at most; `None` where that cannot be said.
+    fn tally(&self) -> Option<Vec<u8>> {
+        None
+    }
+
+    /// Whether the value of an op in doubt was counted, by the tally of the peer's end; `None` where it does
+    /// not tell.
+    fn landed(&self, _op: OpId, _tally: &[u8]) -> Option<bool> {
+        None
+    }
 
     /// A peer's region as memory of this process, where both are on one host. May block until the
     /// deadline; called from threads of the caller.

@@ -12,6 +12,7 @@ use crowfly_route::receipt::{CpuSeconds, Path};
 use crowfly_route::units::Bytes;
 
 use super::account::{Mark, Meter};
+use super::flight::Flight;
 use super::nics::Nearness;
 use super::provider::{FlightId, Imm, Link, OpId, Segment};
 
@@ -100,6 +101,8 @@ pub(crate) struct RailState {
     pub class: Class,
     pub down: Option<String>,
     pub ops: HashMap<OpId, InFlight>,
+    /// Ops whose value the peer may have counted although they failed.
+    pub in_doubt: Vec<(OpId, InFlight)>,
     bytes: u64,
     pub full: bool,
     /// When something last came to an end, or was posted to the idle rail.
@@ -120,6 +123,7 @@ impl RailState {
             class,
             down: None,
             ops: HashMap::new(),
+            in_doubt: Vec::new(),
             bytes: 0,
             full: false,
             stirred: Duration::ZERO,
@@ -207,6 +211,11 @@ impl RailState {
             returns: self.returns,
             totals,
         }
+    }
+
+    /// Whether it can carry a transfer's value, if the receiver may have to tell it from a new one.
+    pub(crate) fn suits(&self, flight: &Flight) -> bool {
+        !flight.numbered || self.rail.link.limits().imm_once
     }
 
     /// Whether another op of any size could be posted.

@@ -3,8 +3,8 @@
 //!
 //! It is a plain state machine under one lock. Time comes in from outside, and links are reached
 //! through [`Link`](super::provider::Link) alone, so a simulation drives the very code that runs in production.
-//! `planning` chooses rails, `posting` posts, `ending` settles what became of it; `short` is for what
-//! needs none of that.
+//! `planning` chooses rails, `posting` posts, `ending` settles what became of it, `returning` bridges the
+//! time until a rail is made anew; `short` is for what needs none of that.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -25,7 +25,10 @@ use super::transfer::{Canceller, Outcome, Slot};
 mod ending;
 mod planning;
 mod posting;
+mod returning;
 mod short;
+
+use returning::Returning;
 
 /// The most transfers that one peer may have under way.
 pub const MAX_FLIGHTS: usize = 4096;
@@ -35,7 +38,7 @@ pub const STRIPE: u64 = 128 << 10;
 /// source and target fit into one core's own cache (2 MiB where this was measured), and to wake other
 /// threads takes as long as such a copy. From 1 MiB on several cores together were faster.
 const HERE: u64 = 2 << 20;
-/// How often one transfer's pieces may move to another rail.
+/// How often one transfer's pieces may be posted again for each rail that failed.
 const MAX_RETRIES: u64 = 1024;
 /// How long a cancelled op may hold its memory before its link is closed.
 const RELEASE_GRACE: Duration = Duration::from_secs(1);
@@ -48,6 +51,7 @@ struct State {
     /// Rails that the two ends do not have, and why.
     missing: Vec<Missing>,
     plans: Plans,
+    returning: Returning,
     flights: BTreeMap<FlightId, Flight>,
     /// Flights with something left to post, in the order they came.
     waiting: VecDeque<FlightId>,
@@ -100,6 +104,7 @@ impl Scheduler {
             rails: BTreeMap::new(),
             missing: Vec::new(),
             plans: Plans::default(),
+            returning: Returning::default(),
             flights: BTreeMap::new(),
             waiting: VecDeque::new(),
             next_flight: 1,
@@ -199,6 +204,7 @@ impl Scheduler {
             for rail in rails {
                 state.rail_down(rail, why);
             }
+            state.learns_no_more();
             state.pump();
         });
     }

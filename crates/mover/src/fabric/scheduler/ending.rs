@@ -7,6 +7,7 @@ use crowfly_route::hop::Class;
 use crowfly_route::obstacle::Obstacle;
 use crowfly_route::units::Bytes;
 
+use super::returning::MAX_FALLS;
 use super::{Ended, MAX_RETRIES, RELEASE_GRACE, State};
 use crate::fabric::error::FabricError;
 use crate::fabric::flight::{Flight, Piece};
@@ -26,6 +27,7 @@ impl State {
         known.stirred = self.now;
         if known.retiring && known.ops.is_empty() {
             known.retire();
+            self.returning.closed(rail, &known.rail.link);
         }
         let Some(flight) = self.flights.get_mut(&entry.flight) else {
             return;
@@ -33,16 +35,7 @@ impl State {
         flight.in_flight -= 1;
         flight.pays(entry.cpu);
         match result {
-            Ok(()) => {
-                known.totals.ops += 1;
-                match flight.order.verb {
-                    Verb::Write => known.totals.written += Bytes(entry.bytes),
-                    Verb::Read => known.totals.read += Bytes(entry.bytes),
-                }
-                if entry.bytes > 0 {
-                    *flight.moved.entry(rail).or_default() += entry.bytes;
-                }
-            }
+            Ok(()) => self.credits(rail, &entry),
             Err(OpError::Op(error)) => {
                 known.totals.failed_ops += 1;
                 self.fail(entry.flight, error);
@@ -50,13 +43,35 @@ impl State {
             Err(OpError::Elsewhere(found)) => return self.go_elsewhere(rail, entry, found),
             Err(OpError::Rail(why)) => {
                 known.totals.failed_ops += 1;
-                let once = known.rail.link.limits().imm_once;
                 flight.met(rail_failed(&known.rail, &why));
-                self.try_again(entry, once, &why);
-                return;
+                if known.rail.link.is_in_doubt(op) {
+                    // The peer says what came once both ends are closed.
+                    self.doubts(rail, op, entry);
+                    return self.rail_down(rail, &why);
+                }
+                flight.numbered |= entry.imm.is_some() && known.rail.link.limits().imm_once;
+                return self.try_again(entry, &why);
             }
         }
         self.settle(entry.flight);
+    }
+
+    /// An op went well by a rail.
+    pub(super) fn credits(&mut self, rail: RailId, entry: &InFlight) {
+        let (Some(flight), Some(known)) = (
+            self.flights.get_mut(&entry.flight),
+            self.rails.get_mut(&rail),
+        ) else {
+            return;
+        };
+        known.totals.ops += 1;
+        match flight.order.verb {
+            Verb::Write => known.totals.written += Bytes(entry.bytes),
+            Verb::Read => known.totals.read += Bytes(entry.bytes),
+        }
+        if entry.bytes > 0 {
+            *flight.moved.entry(rail).or_default() += entry.bytes;
+        }
     }
 
     /// Puts a piece that a rail cannot carry back, for rails that can; the flight asks this one no more.
@@ -93,7 +108,7 @@ impl State {
     }
 
     /// Puts a piece that a failed rail dropped back, for another rail.
-    fn try_again(&mut self, entry: InFlight, imm_once: bool, why: &str) {
+    pub(super) fn try_again(&mut self, entry: InFlight, why: &str) {
         let peer = self.peer;
         let Some(flight) = self.flights.get_mut(&entry.flight) else {
             return;
@@ -102,8 +117,7 @@ impl State {
             return self.settle(entry.flight);
         }
         flight.retries += 1;
-        let twice = entry.imm.is_some() && !imm_once;
-        if flight.retries > MAX_RETRIES || twice {
+        if flight.retries > MAX_RETRIES * (1 + flight.falls) {
             let why = why.to_owned();
             return self.fail(entry.flight, FabricError::PeerLost { peer, why });
         }
@@ -123,31 +137,51 @@ impl State {
         if known.down.is_none() {
             known.down = Some(why.to_owned());
             known.rail.link.close();
+            self.returning.closed(rail, &known.rail.link);
             self.plans.forget();
+            self.falls_under(rail, why);
         }
+        let Some(known) = self.rails.get_mut(&rail) else {
+            return;
+        };
         let obstacle = rail_failed(&known.rail, why);
-        let once = known.rail.link.limits().imm_once;
+        let link = Arc::clone(&known.rail.link);
         let dropped = known.dropped_all();
         known.totals.failed_ops += dropped.len() as u64;
-        for (_, entry) in dropped {
+        for (op, entry) in dropped {
             if let Some(flight) = self.flights.get_mut(&entry.flight) {
                 flight.in_flight -= 1;
                 flight.pays(entry.cpu);
                 flight.met(obstacle.clone());
+                flight.numbered |= entry.imm.is_some() && link.limits().imm_once;
             }
-            self.try_again(entry, once, why);
+            match link.is_in_doubt(op) {
+                true => self.doubts(rail, op, entry),
+                false => self.try_again(entry, why),
+            }
         }
+        self.learns_no_more();
         // Flights that wait for room would wait for ever when this was their last rail.
-        let stranded: Vec<FlightId> = self.waiting.iter().copied().collect();
-        for id in stranded {
-            let alive = self.flights.get(&id).is_none_or(|flight| {
-                let mut rails = flight.plan.tiers.iter().flatten();
-                rails.any(|rail| self.rails.get(rail).is_some_and(|r| r.down.is_none()))
-            });
-            if !alive {
-                let error = self.peer_lost("every rail that could carry the transfer is down");
-                self.fail(id, error);
+        self.fail_stranded();
+    }
+
+    /// A rail fails while transfers are under way that it could carry.
+    fn falls_under(&mut self, rail: RailId, why: &str) {
+        let mut too_often = Vec::new();
+        for (id, flight) in &mut self.flights {
+            if flight.ending.is_none() && flight.plan.tiers.iter().flatten().any(|r| *r == rail) {
+                flight.falls += 1;
+                if flight.falls > MAX_FALLS {
+                    too_often.push(*id);
+                }
             }
+        }
+        for id in too_often {
+            let (peer, why) = (
+                self.peer,
+                format!("{why}; rails failed {MAX_FALLS} times before"),
+            );
+            self.fail(id, FabricError::PeerLost { peer, why });
         }
     }
 
@@ -156,7 +190,12 @@ impl State {
         let slot = rail.slot;
         let mut new = RailState::new(rail, class);
         new.returns = 1;
-        let Self { rails, flights, .. } = self;
+        let Self {
+            rails,
+            flights,
+            returning,
+            ..
+        } = self;
         let followed: Vec<RailId> = rails
             .iter()
             .filter(|(_, known)| known.rail.slot == slot)
@@ -183,10 +222,12 @@ impl State {
                 known.retiring = true;
                 if known.ops.is_empty() {
                     known.retire();
+                    returning.closed(old, &known.rail.link);
                 }
             }
             let counted = |flight: &Flight| flight.moved.contains_key(&old);
-            let needed = flights.values().any(counted);
+            let doubted = |known: &RailState| !known.in_doubt.is_empty();
+            let needed = flights.values().any(counted) || rails.get(&old).is_some_and(doubted);
             // Its account is kept for as long as a flight refers to it, and then added to the new one's.
             if !needed && rails.get(&old).is_some_and(|known| known.down.is_some()) {
                 new.follows(rails.remove(&old));
@@ -211,6 +252,9 @@ impl State {
             flight.ending = Some(error);
             flight.gate.close();
             for known in self.rails.values_mut() {
+                let before = known.in_doubt.len();
+                known.in_doubt.retain(|(_, entry)| entry.flight != id);
+                flight.in_flight -= before - known.in_doubt.len();
                 let mine = |entry: &InFlight| entry.flight == id && entry.leaving.is_none();
                 let ops: Vec<OpId> = known
                     .ops
@@ -279,15 +323,14 @@ impl State {
 
     pub(super) fn overdue(&mut self) {
         let now = self.now;
-        let late: Vec<(FlightId, Duration)> = self
+        let late: Vec<(FlightId, FabricError)> = self
             .flights
             .iter()
             .filter(|(_, flight)| flight.ending.is_none() && flight.deadline <= now)
-            .map(|(id, flight)| (*id, flight.order.allowed))
+            .map(|(id, flight)| (*id, self.too_late(*id, flight)))
             .collect();
-        for (id, after) in late {
-            let what = "the transfer";
-            self.fail(id, FabricError::Deadline { what, after });
+        for (id, error) in late {
+            self.fail(id, error);
         }
         let stuck = |known: &RailState| {
             let mut ops = known.ops.values();

@@ -14,13 +14,38 @@ use crate::fabric::flight::Flight;
 use crate::fabric::nics::Near;
 use crate::fabric::plan::{Kind, Plan};
 use crate::fabric::provider::{Flush, RailId, Verb};
-use crate::fabric::rail::{allows, asked_for, rail_failed, rank};
+use crate::fabric::rail::{RailState, allows, asked_for, rail_failed, rank};
 use crate::fabric::transfer::LeftOut;
 
 /// Rails, those that come first first.
 type Tiers = BTreeMap<Tier, Vec<RailId>>;
 /// Whether it takes a detour with a GPU's bytes, how straight its path is, how near its NIC is.
 type Tier = (bool, u8, Near);
+
+/// Among which rails one belongs for a kind of transfers.
+///
+/// # Errors
+/// Why it may not, or cannot, carry them.
+fn tier_of(known: &RailState, kind: &Kind<'_>) -> Result<Tier, Vec<Obstacle>> {
+    let (path, link) = (known.rail.path, &known.rail.link);
+    let local = kind.local.map(Arc::as_ref);
+    let detour = link.detour(kind.verb, local, kind.remote);
+    let detoured = detour.is_some();
+    let class = match (detoured, known.class) {
+        (true, Class::Direct) => Class::Staged,
+        (_, class) => class,
+    };
+    if !allows(kind.policy, class) {
+        let why = match kind.policy {
+            Policy::Require => detour,
+            policy => Some(asked_for(&known.rail, policy)),
+        };
+        return Err(why.into_iter().collect());
+    }
+    link.reaches(local, kind.remote)?;
+    let place = kind.local.map(|region| region.backing().place());
+    Ok((detoured, rank(path), known.rail.nearness.to(place)))
+}
 
 impl State {
     /// The plan for transfers of a kind; made once until a rail changes.
@@ -40,42 +65,36 @@ impl State {
     /// case these fail.
     fn choose_rails(&self, kind: &Kind<'_>) -> Result<Plan, FabricError> {
         let mut plan = Plan::new(self.peer, kind);
-        let place = kind.local.map(|region| region.backing().place());
         let local = kind.local.map(Arc::as_ref);
         let mut tiers = Tiers::new();
+        // By rails that are made anew, where no other is left: what goes by them waits until then.
+        let mut later = Tiers::new();
         let mut met: Vec<(Path, Vec<Obstacle>)> = Vec::new();
         for id in self.latest().into_values() {
             let Some(known) = self.rails.get(&id) else {
                 continue;
             };
-            let (path, link) = (known.rail.path, &known.rail.link);
-            if let Some(why) = &known.down {
-                met.push((path, vec![rail_failed(&known.rail, why)]));
-                continue;
-            }
-            let detour = link.detour(kind.verb, local, kind.remote);
-            let detoured = detour.is_some();
-            let class = match (detoured, known.class) {
-                (true, Class::Direct) => Class::Staged,
-                (_, class) => class,
-            };
-            if !allows(kind.policy, class) {
-                let why = match kind.policy {
-                    Policy::Require => detour,
-                    policy => Some(asked_for(&known.rail, policy)),
-                };
-                met.push((path, why.into_iter().collect()));
-                continue;
-            }
-            match link.reaches(local, kind.remote) {
-                Ok(()) => {
-                    let near = known.rail.nearness.to(place);
-                    let tier = (detoured, rank(path), near);
-                    tiers.entry(tier).or_default().push(id);
-                    plan.goes_by(id, &known.rail, local, detoured);
+            let path = known.rail.path;
+            let tier = tier_of(known, kind);
+            let tiers = match (&known.down, tier) {
+                (None, Ok(tier)) => Some((&mut tiers, tier)),
+                (None, Err(found)) => {
+                    met.push((path, found));
+                    None
                 }
-                Err(found) => met.push((path, found)),
+                (Some(why), tier) => {
+                    met.push((path, vec![rail_failed(&known.rail, why)]));
+                    let waits = self.is_made_anew(known);
+                    tier.ok().filter(|_| waits).map(|tier| (&mut later, tier))
+                }
+            };
+            if let Some((tiers, tier)) = tiers {
+                tiers.entry(tier).or_default().push(id);
+                plan.goes_by(id, &known.rail, local, tier.0);
             }
+        }
+        if tiers.is_empty() {
+            tiers = later;
         }
         let best = tiers.keys().next().copied();
         // By a detour even a path that is otherwise better is none.

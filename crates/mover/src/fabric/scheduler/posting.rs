@@ -76,25 +76,24 @@ impl State {
     /// Posts a flight's pieces as far as there is room; answers whether some are left.
     fn post_all(&mut self, id: FlightId) -> bool {
         loop {
-            let Some(flight) = self.flights.get_mut(&id) else {
+            let Some(flight) = self.flights.get(&id) else {
                 return false;
             };
             if !flight.has_work() {
                 self.settle(id);
                 return false;
             }
-            let usable = |rail: &&RailId| {
-                let known = self.rails.get(*rail);
-                known.is_some_and(|known| known.down.is_none() && !known.retiring)
-            };
-            let mut tiers = flight.plan.tiers.iter();
-            let tier = tiers.find(|tier| tier.iter().any(|r| usable(&r)));
-            let Some(tier) = tier else {
+            let usable = |rail: &&RailId| self.is_usable(**rail, flight);
+            let tiers = flight.plan.tiers.iter();
+            let mut alive = tiers.map(|tier| tier.iter().filter(usable).copied().collect());
+            let Some(alive) = alive.find(|alive: &Vec<RailId>| !alive.is_empty()) else {
+                if self.may_return(flight) {
+                    return true;
+                }
                 let error = self.peer_lost("every rail that could carry the transfer is down");
                 self.fail(id, error);
                 return false;
             };
-            let alive: Vec<RailId> = tier.iter().filter(usable).copied().collect();
             let share = flight.total() / (2 * alive.len() as u64);
             let size = share.max(STRIPE);
             let Some(rail) = self.roomiest(&alive, size) else {

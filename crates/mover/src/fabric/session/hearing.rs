@@ -1,7 +1,7 @@
 //! How a session notices that its peer is gone, and what it does without its control connection.
 //!
-//! Transfers need the control connection for nothing while they run. When it breaks or falls silent, as
-//! when the one NIC that it goes by fails, the session goes on for as long as something moves by a
+//! Transfers need the control connection for nothing while their rails work. When it breaks or falls silent,
+//! as when the one NIC that it goes by fails, the session goes on for as long as something moves by a
 //! rail: what is under way comes to its end, and messages, barriers, comparisons and the mending of
 //! rails do not work any more. Then the peer counts as lost.
 
@@ -66,6 +66,7 @@ impl Session {
         if let Some(control) = self.control.get() {
             control.close();
         }
+        self.scheduler.nothing_returns(self.now());
         if let Some(error) = self.deaf() {
             self.end_talk(&error);
         }

@@ -1,10 +1,12 @@
 //! Rails that failed are made anew: by the end that dialled, with growing pauses, over the control
 //! connection and by the same steps by which they were first made.
 //!
-//! Both ends tell each other which rails of theirs are down, or worn: still carrying, by a part of
-//! their lanes. The dialer sends its half of a new link, the acceptor answers with its own; the
-//! dialer joins and says so, and the acceptor joins and says so. Each new link of a rail has a number
-//! of its own, the same at both ends, so that what is said of an old one is never taken for it.
+//! Both ends tell each other which links of theirs were closed, and what had come by them, or are worn:
+//! still carrying, by a part of their lanes. Whoever hears of a closed link closes its own end, so an old
+//! link writes nothing any more once there is a new one. The dialer sends its half of a new link, the
+//! acceptor answers with its own; the dialer joins and says so, and the acceptor joins and says so. Each new
+//! link of a rail has a number of its own, the same at both ends, so that what is said of an old one is never
+//! taken for it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
@@ -23,10 +25,13 @@ use crate::fabric::rail::Rail;
 use crate::fabric::wire::{Kind, Violation};
 
 /// The pause before the first attempt, which doubles with each that fails.
-const FIRST_PAUSE: Duration = Duration::from_millis(500);
+const FIRST_PAUSE: Duration = Duration::from_millis(50);
 /// The longest pause.
 const LONGEST_PAUSE: Duration = Duration::from_secs(15);
-/// A rail that held for this long starts with the first pause again when it fails.
+/// The longest pause while transfers wait for a rail.
+const LONGEST_WAIT: Duration = Duration::from_secs(1);
+/// A rail that held for this long, or by which something came to its end, starts with the first pause again
+/// when it fails.
 const STEADY: Duration = Duration::from_secs(30);
 /// The time that one attempt may take.
 const ATTEMPT: Duration = Duration::from_secs(4);
@@ -55,6 +60,16 @@ struct Attempt {
     returned: Option<Duration>,
 }
 
+impl Attempt {
+    fn first(now: Duration) -> Self {
+        Self {
+            next: now + FIRST_PAUSE,
+            pause: FIRST_PAUSE,
+            returned: None,
+        }
+    }
+}
+
 /// The state of a session's mending.
 #[derive(Default)]
 pub(super) struct Mending(Mutex<State>);
@@ -68,8 +83,10 @@ struct State {
     /// Rails that the peer said are worn.
     worn: BTreeSet<u16>,
     attempts: BTreeMap<u16, Attempt>,
-    /// Failures of links that the peer was told of.
-    told: BTreeSet<(RailId, bool)>,
+    /// Worn links that the peer was told of.
+    told: BTreeSet<RailId>,
+    /// What the peer last said of a link that this end has not taken into use yet.
+    early: Option<Part>,
     generation: u32,
     /// Where the frames of the attempt that is under way go.
     under_way: Option<SyncSender<Said>>,
@@ -85,9 +102,9 @@ struct Said {
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Part {
     rail: RailId,
-    /// Whether the step went well.
+    /// Whether the step went well; of a link that fell, whether it still carries.
     well: bool,
-    /// The half of the new link, where one is told.
+    /// The half of the new link, where one is told; of a closed link what came by it, where that is known.
     endpoint: Vec<u8>,
 }
 
@@ -126,6 +143,7 @@ const fn slot_of(rail: RailId) -> u16 {
 impl Session {
     /// Says how its rails were made.
     pub(crate) fn made_by(&self, met: Met, makings: BTreeMap<u16, Makings>) {
+        self.scheduler.makes_anew(makings.keys().copied());
         let mut state = locked(&self.mending.0);
         state.met = Some(met);
         state.makings = makings;
@@ -135,6 +153,7 @@ impl Session {
     pub(crate) fn break_rail(&self, index: usize) {
         if let Some((slot, rail)) = self.scheduler.rail_at(index) {
             locked(&self.mending.0).kept_out.insert(slot);
+            self.scheduler.leaves_alone(slot);
             let why = "it was taken out of use";
             self.scheduler.down(rail, why, self.now());
         }
@@ -146,6 +165,7 @@ impl Session {
             let mut state = locked(&self.mending.0);
             state.kept_out.remove(&slot);
             state.attempts.remove(&slot);
+            self.scheduler.makes_anew([slot]);
         }
     }
 
@@ -154,20 +174,18 @@ impl Session {
         if self.deaf().is_some() {
             return;
         }
+        for (rail, link) in self.scheduler.take_closed() {
+            self.say(Kind::Fallen, rail, false, link.tally().unwrap_or_default());
+        }
         let fallen = self.scheduler.fallen();
         let mut state = locked(&self.mending.0);
         let Some(met) = state.met else {
             return;
         };
-        state.told.retain(|known| fallen.contains(known));
-        for (rail, well) in &fallen {
-            if state.told.insert((*rail, *well)) {
-                let part = Part {
-                    rail: *rail,
-                    well: *well,
-                    endpoint: Vec::new(),
-                };
-                self.tell(Frame::new(Kind::Fallen, 0, part.encode()));
+        state.told.retain(|known| fallen.contains(&(*known, true)));
+        for (rail, _) in fallen.iter().filter(|(_, worn)| *worn) {
+            if state.told.insert(*rail) {
+                self.say(Kind::Fallen, *rail, true, Vec::new());
             }
         }
         if met.role != Role::Dialer || state.under_way.is_some() {
@@ -177,13 +195,16 @@ impl Session {
         wanted.extend(&state.worn);
         wanted.retain(|slot| !state.kept_out.contains(slot) && state.makings.contains_key(slot));
         for slot in wanted {
-            let attempt = state.attempts.entry(slot).or_insert(Attempt {
-                next: now + FIRST_PAUSE,
-                pause: FIRST_PAUSE,
-                returned: None,
-            });
+            let State {
+                attempts,
+                generation,
+                makings,
+                ..
+            } = &mut *state;
+            let attempt = attempts.entry(slot).or_insert_with(|| Attempt::first(now));
             if let Some(returned) = attempt.returned.take() {
-                if now.saturating_sub(returned) >= STEADY {
+                let steady = now.saturating_sub(returned) >= STEADY;
+                if steady || self.scheduler.has_carried(slot) {
                     attempt.pause = FIRST_PAUSE;
                 }
                 attempt.next = now + attempt.pause;
@@ -191,36 +212,50 @@ impl Session {
             if attempt.next > now {
                 continue;
             }
-            attempt.pause = (attempt.pause * 2).min(LONGEST_PAUSE);
-            attempt.next = now + attempt.pause + ATTEMPT;
-            state.generation = state.generation.wrapping_add(1);
-            let rail = state.generation.wrapping_mul(MAX_RAILS as u32);
+            *generation = generation.wrapping_add(1);
+            let rail = generation.wrapping_mul(MAX_RAILS as u32);
             let rail = RailId(rail.wrapping_add(u32::from(slot)));
-            let Some(makings) = state.makings.get(&slot).cloned() else {
+            let Some(makings) = makings.get(&slot).cloned() else {
                 continue;
             };
             let (said, heard) = sync_channel(MAX_WAITING);
             state.under_way = Some(said);
             drop(state);
-            self.attempt(move |session| session.dial_again(rail, &makings, met, &heard));
+            self.attempt(rail, move |session| {
+                session.dial_again(rail, &makings, met, &heard)
+            });
             return;
         }
     }
 
     /// Runs an attempt in a thread of its own: joining may take its time.
-    fn attempt(&self, body: impl FnOnce(&Arc<Self>) -> Option<()> + Send + 'static) {
+    fn attempt(&self, rail: RailId, body: impl FnOnce(&Arc<Self>) -> Option<()> + Send + 'static) {
         let started = self.this.upgrade().is_some_and(|session| {
             std::thread::Builder::new()
                 .name("crowfly-mend".into())
                 .spawn(move || {
                     // What failed is tried again later.
                     let _ = body(&session);
-                    locked(&session.mending.0).under_way = None;
+                    session.attempt_ended(rail);
                 })
                 .is_ok()
         });
         if !started {
-            locked(&self.mending.0).under_way = None;
+            self.attempt_ended(rail);
+        }
+    }
+
+    /// An attempt is over; unless the rail has come back, the next one follows after a longer pause.
+    fn attempt_ended(&self, rail: RailId) {
+        let longest = match self.scheduler.is_awaited() {
+            true => LONGEST_WAIT,
+            false => LONGEST_PAUSE,
+        };
+        let mut state = locked(&self.mending.0);
+        state.under_way = None;
+        if let Some(attempt) = state.attempts.get_mut(&slot_of(rail)) {
+            attempt.next = self.now() + attempt.pause.min(longest);
+            attempt.pause = (attempt.pause * 2).min(LONGEST_PAUSE);
         }
     }
 
@@ -307,13 +342,17 @@ impl Session {
         }
         let class = makings.nic.provider.class();
         self.scheduler.came_back(id, rail, class, now);
+        let early = locked(&self.mending.0).early.take();
+        if let Some(part) = early.filter(|part| part.rail == id) {
+            self.peers_fell(part);
+        }
     }
 
     /// A frame about mending.
     pub(super) fn mending_frame(&self, kind: Kind, body: &[u8]) -> Result<(), Violation> {
         let part = Part::decode(body).ok_or(Violation("a malformed frame about a rail"))?;
         match kind {
-            Kind::Fallen => self.peers_fell(&part),
+            Kind::Fallen => self.peers_fell(part),
             Kind::Mend => self.asked_to_mend(part),
             _ => {
                 let under_way = locked(&self.mending.0).under_way.clone();
@@ -326,23 +365,25 @@ impl Session {
         Ok(())
     }
 
-    /// The peer's end of a rail is down, or worn.
-    fn peers_fell(&self, part: &Part) {
+    /// The peer's end of a rail is closed, or worn.
+    fn peers_fell(&self, part: Part) {
         let slot = slot_of(part.rail);
-        if !self.scheduler.stands(slot, part.rail) {
-            // It has come back since.
+        if part.well {
+            if self.scheduler.stands(slot, part.rail) {
+                locked(&self.mending.0).worn.insert(slot);
+            }
             return;
         }
-        {
-            let mut state = locked(&self.mending.0);
-            if part.well {
-                state.worn.insert(slot);
-                return;
-            }
-            state.told.insert((part.rail, false));
+        if self.scheduler.precedes(slot, part.rail) {
+            // It has failed before this end took it into use.
+            locked(&self.mending.0).early = Some(part);
+            return;
         }
+        let (now, tally) = (self.now(), &part.endpoint);
         let why = "the peer says that its end is down";
-        self.scheduler.down(part.rail, why, self.now());
+        self.scheduler.down(part.rail, why, now);
+        let tally = (!tally.is_empty()).then_some(tally.as_slice());
+        self.scheduler.learns(part.rail, tally, now);
     }
 
     fn asked_to_mend(&self, part: Part) {
@@ -360,7 +401,7 @@ impl Session {
         let (said, heard) = sync_channel(MAX_WAITING);
         state.under_way = Some(said);
         drop(state);
-        self.attempt(move |session| {
+        self.attempt(part.rail, move |session| {
             let provider = &makings.nic.provider;
             match provider.endpoint(Role::Acceptor, &met.meeting) {
                 Ok(end) => session.answer_again(part.rail, &makings, end, &part.endpoint, &heard),

@@ -30,6 +30,8 @@ pub(super) struct VerbsEndpoint {
     role: Role,
     queue: Arc<CompletionQueue>,
     lanes: Vec<(QueuePair<Init>, u32)>,
+    /// Receives posted on each lane, where its queue takes as many.
+    receives: usize,
     addresses: Vec<PortGid>,
     hello: Hello,
 }
@@ -90,6 +92,7 @@ impl VerbsEndpoint {
             role,
             queue,
             lanes,
+            receives: sizes.receives,
             addresses,
             hello,
         })
@@ -171,7 +174,8 @@ impl Endpoint for VerbsEndpoint {
                 local_psn,
                 ..route.clone()
             };
-            lanes.push(Lane::new(pair.connect(&route).map_err(failed)?));
+            let receives = self.receives.min(pair.sizes().receives);
+            lanes.push(Lane::new(pair.connect(&route).map_err(failed)?, receives));
         }
         let pump = Arc::clone(&self.pump);
         let ends = Ends {
@@ -182,7 +186,7 @@ impl Endpoint for VerbsEndpoint {
             rail: joining.rail,
             events: joining.events,
         };
-        let link = Arc::new(VerbsLink::new(ends, self.queue, lanes));
+        let link = VerbsLink::new(ends, self.queue, lanes);
         pump.serve(&link);
         Ok(link)
     }

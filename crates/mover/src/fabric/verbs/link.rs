@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 use std::fmt;
 use std::sync::{Arc, Mutex, Weak};
+use std::time::{Duration, Instant};
 
 use crowfly_machine::verbs::{
     Completion, CompletionQueue, Failed, Kind, MemoryRegion, QueuePair, Ready, Remote, Slice,
@@ -25,8 +26,12 @@ use super::pump::Pump;
 use super::{NicCore, lock, region_of};
 
 mod chain;
+mod lane;
+mod values;
 
 use chain::Request;
+pub(super) use lane::Lane;
+use values::Values;
 
 /// The most bytes of one op: large enough that posting costs nothing, small enough to share out
 /// over lanes and rails.
@@ -39,41 +44,9 @@ const LANE_BYTES: u64 = 16 << 20;
 /// Bits of a request's number that tell its place in its op's chain.
 const CHAIN_BITS: u32 = 8;
 const _: () = assert!(SEGMENTS < 1 << CHAIN_BITS);
-
-/// A queue pair of a link.
-pub(super) struct Lane {
-    /// `None` once the link was closed.
-    pair: Option<QueuePair<Ready>>,
-    /// Why it is of no use any more.
-    broken: Option<String>,
-}
-
-impl Lane {
-    pub(super) const fn new(pair: QueuePair<Ready>) -> Self {
-        Self {
-            pair: Some(pair),
-            broken: None,
-        }
-    }
-
-    fn room(&self) -> usize {
-        match (&self.pair, &self.broken) {
-            (Some(pair), None) => pair.room(),
-            _ => 0,
-        }
-    }
-
-    /// Stops it for a reason, once.
-    fn stop(&mut self, why: String) {
-        if self.broken.is_none() {
-            self.broken = Some(why);
-            if let Some(pair) = &mut self.pair {
-                // A refusal leaves it to fail by itself; destroying it stops it in any case.
-                let _ = pair.stop();
-            }
-        }
-    }
-}
+/// How long a link that is closed waits for a device to give back what was posted; software needs a few
+/// milliseconds, and NICs microseconds.
+const GIVING_BACK: Duration = Duration::from_millis(200);
 
 /// An op whose end has not come.
 struct InFlight {
@@ -89,7 +62,12 @@ struct State {
     lanes: Vec<Lane>,
     ops: HashMap<u64, InFlight>,
     next: u64,
+    values: Values,
     closed: bool,
+    /// Of a closed link, what came by it, where that is certain.
+    tally: Option<Vec<u8>>,
+    /// Values that came while it was being closed, when nobody could be told.
+    late: Vec<Imm>,
     /// Whether the engine was told that the link is down.
     down: bool,
 }
@@ -113,6 +91,7 @@ pub(super) struct VerbsLink {
     inline: usize,
     state: Mutex<State>,
     cpu: Mutex<CpuSeconds>,
+    this: Weak<Self>,
 }
 
 impl fmt::Debug for VerbsLink {
@@ -127,13 +106,18 @@ impl fmt::Debug for VerbsLink {
 
 /// What is to be told to the engine once no lock is held.
 enum News {
-    Ended(OpId, Result<(), OpError>),
+    Ended {
+        op: OpId,
+        result: Result<(), OpError>,
+        /// Whether a value went with it.
+        valued: bool,
+    },
     Arrived(Imm),
     Down(String),
 }
 
 impl VerbsLink {
-    pub(super) fn new(ends: Ends, queue: Arc<CompletionQueue>, lanes: Vec<Lane>) -> Self {
+    pub(super) fn new(ends: Ends, queue: Arc<CompletionQueue>, lanes: Vec<Lane>) -> Arc<Self> {
         let sizes = |lane: &Lane| lane.pair.as_ref().map(QueuePair::sizes);
         let requests: usize = lanes.iter().filter_map(|l| Some(sizes(l)?.requests)).sum();
         let inline = lanes.iter().filter_map(|l| Some(sizes(l)?.inline)).min();
@@ -143,10 +127,9 @@ impl VerbsLink {
             segments: SEGMENTS.min(depth.unwrap_or(1)),
             ops: requests,
             bytes: LANE_BYTES * lanes.len() as u64,
-            // Immediate data has 32 bits, all of them the value's.
             imm_once: false,
         };
-        Self {
+        Arc::new_cyclic(|this| Self {
             ends,
             queue,
             limits,
@@ -156,7 +139,8 @@ impl VerbsLink {
                 ..State::default()
             }),
             cpu: Mutex::default(),
-        }
+            this: Weak::clone(this),
+        })
     }
 
     pub(super) const fn queue(&self) -> &Arc<CompletionQueue> {
@@ -198,6 +182,43 @@ impl VerbsLink {
         completions.len()
     }
 
+    /// Takes from the device what it still gives back of a link that is being closed, for all values that
+    /// came to be counted; answers whether that was everything. What was sent stays in doubt: the engine
+    /// has dropped it already, and the peer knows.
+    fn give_back(&self) -> bool {
+        let until = Instant::now() + GIVING_BACK;
+        let mut completions = Vec::new();
+        loop {
+            completions.clear();
+            let polled = self.queue.poll(&mut completions);
+            let mut state = lock(&self.state);
+            let mut news = Vec::new();
+            for completion in &completions {
+                self.take(&mut state, completion, &mut news);
+            }
+            state
+                .late
+                .extend(news.into_iter().filter_map(|one| match one {
+                    News::Arrived(imm) => Some(imm),
+                    News::Ended { .. } | News::Down(_) => None,
+                }));
+            if state.lanes.iter().all(|lane| lane.waiting == 0) {
+                return true;
+            }
+            drop(state);
+            if polled.is_err() || Instant::now() >= until {
+                return false;
+            }
+            std::thread::yield_now();
+        }
+    }
+
+    /// Tells the values that came while it was being closed.
+    pub(super) fn tell_late(&self) {
+        let late = std::mem::take(&mut lock(&self.state).late);
+        self.tell(late.into_iter().map(News::Arrived).collect());
+    }
+
     fn tell(&self, news: Vec<News>) {
         let rail = &self.ends.rail;
         let Some(events) = self.ends.events.upgrade() else {
@@ -205,7 +226,14 @@ impl VerbsLink {
         };
         for one in news {
             match one {
-                News::Ended(op, result) => events.completed(*rail, op, result),
+                News::Ended { op, result, valued } => {
+                    // What failed with its rail stays in doubt until the peer's tally is known.
+                    let known = valued && !matches!(result, Err(OpError::Rail(_)));
+                    events.completed(*rail, op, result);
+                    if known {
+                        self.heard_of(op);
+                    }
+                }
                 News::Arrived(imm) => {
                     // Not counted means that nobody can wait for it.
                     let _ = events.arrived(imm, None);
@@ -215,13 +243,17 @@ impl VerbsLink {
         }
     }
 
+    /// The engine knows what became of a value; of a link that was closed meanwhile it does not.
+    fn heard_of(&self, op: OpId) {
+        let mut state = lock(&self.state);
+        if !state.closed {
+            state.values.heard_of(op);
+        }
+    }
+
     fn take(&self, state: &mut State, completion: &Completion, news: &mut Vec<News>) {
-        let number = |lane: &Lane| lane.pair.as_ref().map(QueuePair::number);
-        let lane = state
-            .lanes
-            .iter()
-            .position(|lane| number(lane) == Some(completion.qp_num));
-        let Some(at) = lane else {
+        let number = completion.qp_num;
+        let Some(at) = state.lanes.iter().position(|lane| lane.number == number) else {
             return;
         };
         if let Some(pair) = &mut state.lanes[at].pair {
@@ -245,18 +277,14 @@ impl VerbsLink {
         completion: &Completion,
         news: &mut Vec<News>,
     ) {
-        let Ok(done) = completion.outcome else {
-            return;
-        };
-        if let (Kind::Notified, Some(value)) = (done.kind, done.immediate) {
+        let lane = &mut state.lanes[at];
+        if let Ok(done) = completion.outcome
+            && let (Kind::Notified, Some(value)) = (done.kind, done.immediate)
+        {
+            lane.arrived += 1;
             news.push(News::Arrived(Imm(value)));
         }
-        let lane = &mut state.lanes[at];
-        let again = match &mut lane.pair {
-            Some(pair) if lane.broken.is_none() => pair.receive(completion.wr_id, None),
-            _ => Ok(()),
-        };
-        if let Err(error) = again {
+        if let Err(error) = lane.received(completion.wr_id) {
             lane.stop(error.to_string());
         }
     }
@@ -281,7 +309,11 @@ impl VerbsLink {
             None => Ok(()),
             Some(failed) => Err(self.blame(state, &flight, failed)),
         };
-        news.push(News::Ended(flight.op.id, result));
+        news.push(News::Ended {
+            op: flight.op.id,
+            result,
+            valued: flight.op.imm.is_some(),
+        });
     }
 
     /// Whether an op's failure is its own or its lane's.
@@ -469,8 +501,7 @@ impl Link for VerbsLink {
         };
         let requests = chain::of(&op, remote, pieces);
         let mut state = lock(&self.state);
-        let alive = |lane: &Lane| lane.broken.is_none() && lane.pair.is_some();
-        if !state.lanes.iter().any(alive) {
+        if !state.lanes.iter().any(Lane::is_alive) {
             let why = state.lanes.iter().find_map(|lane| lane.broken.clone());
             let why = why.unwrap_or_else(|| "the link was closed".into());
             return Err(Refusal::Failed(OpError::Rail(why)));
@@ -492,7 +523,9 @@ impl Link for VerbsLink {
         state.next += 1;
         let key = state.next;
         let base = key << CHAIN_BITS;
-        let State { lanes, ops, .. } = &mut *state;
+        let State {
+            lanes, ops, values, ..
+        } = &mut *state;
         let lane = &mut lanes[at];
         let Some(pair) = &mut lane.pair else {
             return Err(Refusal::Full(op));
@@ -502,6 +535,9 @@ impl Link for VerbsLink {
         match rung {
             Ok(posted) => {
                 let last = base | (posted.max(1) - 1) as u64;
+                if op.imm.is_some() {
+                    values.sent(op.id, at, lane);
+                }
                 let flight = InFlight {
                     op,
                     lane: at,
@@ -542,20 +578,48 @@ impl Link for VerbsLink {
     }
 
     fn close(&self) {
-        let (pairs, ops) = {
+        {
             let mut state = lock(&self.state);
-            state.closed = true;
-            let mut pairs = Vec::new();
+            if std::mem::replace(&mut state.closed, true) {
+                return;
+            }
             for lane in &mut state.lanes {
                 lane.stop("the link was closed".into());
-                pairs.extend(lane.pair.take());
             }
+        }
+        let certain = self.give_back();
+        let (pairs, ops) = {
+            let mut state = lock(&self.state);
+            let pairs: Vec<_> = state
+                .lanes
+                .iter_mut()
+                .map(|lane| lane.pair.take())
+                .collect();
             (pairs, std::mem::take(&mut state.ops))
         };
         // Destroyed, a queue pair touches no memory any more; only then its regions are let go of.
         drop(pairs);
         drop(ops);
-        self.ends.pump.wake();
+        {
+            let mut state = lock(&self.state);
+            state.tally = certain.then(|| values::tally(&state.lanes));
+        }
+        match self.this.upgrade() {
+            Some(this) => self.ends.pump.finish(this),
+            None => self.ends.pump.wake(),
+        }
+    }
+
+    fn is_in_doubt(&self, op: OpId) -> bool {
+        lock(&self.state).values.is_in_doubt(op)
+    }
+
+    fn tally(&self) -> Option<Vec<u8>> {
+        lock(&self.state).tally.clone()
+    }
+
+    fn landed(&self, op: OpId, tally: &[u8]) -> Option<bool> {
+        lock(&self.state).values.landed(op, tally)
     }
 
     fn port_counters(&self) -> Result<PortCount, String> {

@@ -34,6 +34,8 @@ struct Shared {
 #[derive(Default)]
 struct State {
     links: Vec<Weak<VerbsLink>>,
+    /// Links that were closed and may have something left to tell.
+    closed: Vec<Arc<VerbsLink>>,
     stop: bool,
 }
 
@@ -64,6 +66,14 @@ impl Pump {
     /// Fetches the completions of this link from now on, until it is gone.
     pub(super) fn serve(&self, link: &Arc<VerbsLink>) {
         lock(&self.shared.state).links.push(Arc::downgrade(link));
+        self.shared.wake();
+    }
+}
+
+impl Pump {
+    /// Has the thread tell what a closed link has left to tell.
+    pub(super) fn finish(&self, link: Arc<VerbsLink>) {
+        lock(&self.shared.state).closed.push(link);
         self.shared.wake();
     }
 }
@@ -99,6 +109,9 @@ impl Shared {
         let mut completions = Vec::new();
         let mut paid = usage::this_thread();
         while let Some(links) = self.links() {
+            let closed = std::mem::take(&mut lock(&self.state).closed);
+            closed.iter().for_each(|link| link.tell_late());
+            drop(closed);
             let mut busy = vec![0u32; links.len()];
             look(&links, &mut busy, &mut completions);
             // What was used up to here goes to the links that had work, in equal parts.

@@ -1,0 +1,218 @@
+//! What becomes of transfers while a rail is made anew: those that no other rail can carry wait for it, and
+//! a value that may have arrived is not sent again before the peer has said what came.
+//!
+//! Both need the control connection. Without it nothing returns, and what waits fails.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::time::Duration;
+
+use crowfly_route::units::significant;
+
+use super::{Scheduler, State};
+use crate::fabric::error::FabricError;
+use crate::fabric::flight::Flight;
+use crate::fabric::provider::{FlightId, Link, OpId, RailId};
+use crate::fabric::rail::{InFlight, RailState};
+
+/// How many rails may fail while one transfer is under way, the same one made anew included.
+pub(super) const MAX_FALLS: u64 = 64;
+
+/// What can be done about rails that fail.
+#[derive(Default)]
+pub(super) struct Returning {
+    /// Whether the peer can be told, and asked, things.
+    talks: bool,
+    /// Places of rails that are made anew when they fail.
+    places: BTreeSet<u16>,
+    /// Links that were closed since the peer was last told what came by them.
+    closed: Vec<(RailId, Arc<dyn Link>)>,
+}
+
+impl Returning {
+    pub(super) fn closed(&mut self, rail: RailId, link: &Arc<dyn Link>) {
+        if self.talks {
+            self.closed.push((rail, Arc::clone(link)));
+        }
+    }
+}
+
+impl Scheduler {
+    /// From now on rails at these places are made anew when they fail, and the peer says of each link that
+    /// it closed what came by it.
+    pub(crate) fn makes_anew(&self, places: impl IntoIterator<Item = u16>) {
+        let returning = &mut self.state().returning;
+        returning.talks = true;
+        returning.places.extend(places);
+    }
+
+    /// A rail stays down when it fails.
+    pub(crate) fn leaves_alone(&self, place: u16) {
+        self.state().returning.places.remove(&place);
+    }
+
+    /// No rail is made anew any more, and the peer says nothing: what waits for either fails.
+    pub(crate) fn nothing_returns(&self, now: Duration) {
+        self.step(|state| {
+            state.now = state.now.max(now);
+            state.returning.talks = false;
+            state.returning.closed.clear();
+            state.learns_no_more();
+            state.fail_stranded();
+            state.pump();
+        });
+    }
+
+    /// The peer has closed its end of a rail, which is down here as well, and says what came by it.
+    pub(crate) fn learns(&self, rail: RailId, tally: Option<&[u8]>, now: Duration) {
+        self.step(|state| {
+            state.now = state.now.max(now);
+            state.learns(rail, tally);
+            state.pump();
+        });
+    }
+
+    /// Links that were closed since this was last asked.
+    pub(crate) fn take_closed(&self) -> Vec<(RailId, Arc<dyn Link>)> {
+        std::mem::take(&mut self.state().returning.closed)
+    }
+
+    /// Whether some transfer waits for a rail that is down.
+    pub(crate) fn is_awaited(&self) -> bool {
+        let state = self.state();
+        let mut waiting = state.waiting.iter().filter_map(|id| state.flights.get(id));
+        waiting.any(|flight| state.is_stranded(flight))
+    }
+
+    /// Whether something went well by a rail since it was made.
+    pub(crate) fn has_carried(&self, place: u16) -> bool {
+        let state = self.state();
+        let latest = state.latest();
+        let known = latest.get(&place).and_then(|id| state.rails.get(id));
+        known.is_some_and(|known| known.totals.ops > 0)
+    }
+}
+
+impl State {
+    /// Whether a rail can take pieces of a transfer now, room aside.
+    pub(super) fn is_usable(&self, rail: RailId, flight: &Flight) -> bool {
+        let known = self.rails.get(&rail);
+        known.is_some_and(|known| known.down.is_none() && !known.retiring && known.suits(flight))
+    }
+
+    /// Whether no rail can take pieces of a transfer now.
+    pub(super) fn is_stranded(&self, flight: &Flight) -> bool {
+        let mut rails = flight.plan.tiers.iter().flatten();
+        !rails.any(|rail| self.is_usable(*rail, flight))
+    }
+
+    /// Whether a rail that could carry a transfer may come back.
+    pub(super) fn may_return(&self, flight: &Flight) -> bool {
+        let mut rails = flight.plan.tiers.iter().flatten();
+        rails.any(|rail| {
+            let known = self.rails.get(rail);
+            known.is_some_and(|known| self.is_made_anew(known) && known.suits(flight))
+        })
+    }
+
+    /// Whether a rail is made anew when it fails.
+    pub(super) fn is_made_anew(&self, known: &RailState) -> bool {
+        self.is_answered() && self.returning.places.contains(&known.rail.slot)
+    }
+
+    const fn is_answered(&self) -> bool {
+        self.returning.talks && self.lost.is_none()
+    }
+
+    /// Ends the transfers that wait for a rail where none can come back.
+    pub(super) fn fail_stranded(&mut self) {
+        let stranded = |id: &&FlightId| {
+            let flight = self.flights.get(*id);
+            flight.is_some_and(|flight| self.is_stranded(flight) && !self.may_return(flight))
+        };
+        let stranded: Vec<FlightId> = self.waiting.iter().filter(stranded).copied().collect();
+        for id in stranded {
+            let error = self.peer_lost("every rail that could carry the transfer is down");
+            self.fail(id, error);
+        }
+    }
+
+    /// Keeps an op of a rail that is down, or is about to be, until the peer says whether its value came.
+    pub(super) fn doubts(&mut self, rail: RailId, op: OpId, entry: InFlight) {
+        let flight = self.flights.get_mut(&entry.flight);
+        let flight = flight.filter(|flight| flight.ending.is_none());
+        if let (Some(flight), Some(known)) = (flight, self.rails.get_mut(&rail)) {
+            flight.in_flight += 1;
+            known.in_doubt.push((op, entry));
+        } else {
+            self.settle(entry.flight);
+        }
+    }
+
+    /// Where nobody will say what came, doubts are at their end.
+    pub(super) fn learns_no_more(&mut self) {
+        if self.is_answered() {
+            return;
+        }
+        let rails: Vec<RailId> = self.rails.keys().copied().collect();
+        for rail in rails {
+            self.learns(rail, None);
+        }
+    }
+
+    /// Decides the doubts of a rail by what its peer says.
+    fn learns(&mut self, rail: RailId, tally: Option<&[u8]>) {
+        let Some(known) = self.rails.get_mut(&rail) else {
+            return;
+        };
+        let link = Arc::clone(&known.rail.link);
+        let why = known.down.clone().unwrap_or_default();
+        for (op, entry) in std::mem::take(&mut known.in_doubt) {
+            if let Some(flight) = self.flights.get_mut(&entry.flight) {
+                flight.in_flight -= 1;
+            }
+            match tally.and_then(|tally| link.landed(op, tally)) {
+                Some(true) => {
+                    self.credits(rail, &entry);
+                    self.settle(entry.flight);
+                }
+                Some(false) => self.try_again(entry, &why),
+                None => {
+                    let error = self.never_known(&why);
+                    self.fail(entry.flight, error);
+                }
+            }
+        }
+    }
+
+    fn never_known(&self, why: &str) -> FabricError {
+        FabricError::PeerLost {
+            peer: self.peer,
+            why: format!(
+                "{why}; whether the value that went with the transfer was counted is not known"
+            ),
+        }
+    }
+
+    /// Why a transfer that is overdue was not done in time.
+    pub(super) fn too_late(&self, id: FlightId, flight: &Flight) -> FabricError {
+        let after = flight.order.allowed;
+        let mut rails = self.rails.values();
+        let doubted = rails.find(|known| known.in_doubt.iter().any(|(_, e)| e.flight == id));
+        if let Some(known) = doubted {
+            return self.never_known(known.down.as_deref().unwrap_or_default());
+        }
+        if flight.in_flight > 0 || !self.is_stranded(flight) {
+            let what = "the transfer";
+            return FabricError::Deadline { what, after };
+        }
+        let seconds = significant(after.as_secs_f64());
+        match self.peer_lost("every rail that could carry the transfer is down") {
+            FabricError::PeerLost { peer, why } => FabricError::PeerLost {
+                peer,
+                why: format!("{why}; no rail to it could be made anew within {seconds} s"),
+            },
+            other => other,
+        }
+    }
+}
