@@ -31,6 +31,8 @@ pub struct Behaviour {
     pub silent: bool,
     /// The request with this ordinal number, counted from 0 over the NIC, fails with this status.
     pub fail: Option<(u64, Status)>,
+    /// The request with this ordinal number is carried out, but its answer is lost.
+    pub unanswered: Option<u64>,
     /// The port is down.
     pub port_down: bool,
 }
@@ -102,6 +104,11 @@ impl FakeNic {
         if let Some(nic) = world().nics.get_mut(&self.name) {
             change(&mut nic.behaviour);
         }
+    }
+
+    /// Requests that were posted to it: the ordinal number of the next one.
+    pub fn requests(&self) -> u64 {
+        world().nics.get(&self.name).map_or(0, |nic| nic.posted)
     }
 
     /// What it was asked to register, in order; including what it refused.

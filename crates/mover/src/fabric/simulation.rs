@@ -1,19 +1,18 @@
 //! The production scheduler over simulated links: a seed decides when ops end and how, which rails
-//! break and which come back, what is cancelled, and what hangs for ever. Time is virtual, so thousands of seeds run in
-//! seconds.
+//! break and which come back, what is cancelled, what hangs for ever, and whether the peer says what came.
+//! Time is virtual, so thousands of seeds run in seconds.
 //!
 //! Each run of the tests goes through [`SEEDS`], or as many as `CROWFLY_SIM_SEEDS` says: 10,000 in a
 //! nightly one (`just simulate`).
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use crowfly_route::hop::{Class, Route};
-use crowfly_route::obstacle::Obstacle;
+use crowfly_route::hop::Class;
+use crowfly_route::obstacle::Code;
 use crowfly_route::place::Place;
 use crowfly_route::policy::Policy;
-use crowfly_route::receipt::{CpuSeconds, Path};
 
 use super::descriptor::RegionDescriptor;
 use super::error::FabricError;
@@ -21,14 +20,14 @@ use super::flight::Order;
 use super::gate::Gate;
 use super::identity::{Capability, Incarnation};
 use super::memory::Buffer;
-use super::nics::Nearness;
-use super::provider::{
-    FlightId, Imm, Limits, Link, Op, OpError, OpId, Posted, RailId, Refusal, Release, Run, Verb,
-};
-use super::rail::{NicLoad, Rail};
+use super::provider::{FlightId, Imm, OpError, OpId, RailId, Run, Verb};
+use super::rail::NicLoad;
 use super::region::{Access, RegionCore, Registrations};
 use super::scheduler::Scheduler;
 use super::transfer::{Canceller, Outcome, Slot, Transfer};
+use world::{Fate, Links, carry_out, rail};
+
+mod world;
 
 /// Seeds when nobody says how many.
 const SEEDS: u64 = 400;
@@ -52,154 +51,6 @@ impl Dice {
         z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
         z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
         (z ^ (z >> 31)) % sides.max(1)
-    }
-}
-
-/// What is to become of an op, and when.
-enum Fate {
-    Done,
-    BreaksRail,
-    Refused,
-    Hangs,
-}
-
-#[derive(Default)]
-struct Remote {
-    bytes: Vec<u8>,
-    /// Values counted, by transfer; each only once.
-    told: BTreeMap<u64, u32>,
-    /// Bytes that transfers had delivered when their value was counted.
-    at_telling: BTreeMap<u64, Vec<u8>>,
-}
-
-struct Links {
-    dice: Dice,
-    held: BTreeMap<(RailId, OpId), (Op, Duration, Fate)>,
-    closed: BTreeSet<RailId>,
-    /// Places of rails that broke, and when they come back.
-    away: Vec<(u16, RailId, Duration)>,
-    now: Duration,
-    remote: Remote,
-}
-
-struct SimLink {
-    id: RailId,
-    limits: Limits,
-    /// Whether it answers a cancellation late, as a device does.
-    slow_release: bool,
-    world: Arc<Mutex<Links>>,
-}
-
-impl Link for SimLink {
-    fn path(&self) -> Path {
-        Path::Verbs
-    }
-
-    fn nic(&self) -> &str {
-        "sim"
-    }
-
-    fn limits(&self) -> Limits {
-        self.limits
-    }
-
-    fn reaches(
-        &self,
-        _: Option<&RegionCore>,
-        _: Option<&RegionDescriptor>,
-    ) -> Result<(), Vec<Obstacle>> {
-        Ok(())
-    }
-
-    fn route(&self, _: Verb, from: Place, to: Place) -> Route {
-        Route {
-            name: "simulated".into(),
-            from,
-            to,
-            hops: Vec::new(),
-        }
-    }
-
-    fn post(&self, op: Op) -> Result<Posted, Refusal> {
-        let mut world = self.world.lock().expect("no panic");
-        assert!(!world.closed.contains(&self.id), "posted to a closed link");
-        let mine = world
-            .held
-            .keys()
-            .filter(|(rail, _)| *rail == self.id)
-            .count();
-        assert!(mine < self.limits.ops, "more ops than the link takes");
-        assert!(op.bytes() <= u64::from(self.limits.op_bytes));
-        assert!(op.segments.len() <= self.limits.segments);
-        if world.dice.roll(20) == 0 && mine > 0 {
-            return Err(Refusal::Full(op));
-        }
-        if world.dice.roll(10) == 0 {
-            carry_out(&mut world.remote, &op);
-            return Ok(Posted::Done);
-        }
-        let due = world.now + STEP * world.dice.roll(20) as u32;
-        let fate = match world.dice.roll(400) {
-            0..=3 => Fate::BreaksRail,
-            4 | 5 => Fate::Refused,
-            6..=9 => Fate::Hangs,
-            _ => Fate::Done,
-        };
-        world.held.insert((self.id, op.id), (op, due, fate));
-        Ok(Posted::InFlight)
-    }
-
-    fn cancel(&self, op: OpId) -> Release {
-        if self.slow_release {
-            return Release::Later;
-        }
-        self.world
-            .lock()
-            .expect("no panic")
-            .held
-            .remove(&(self.id, op));
-        Release::Now
-    }
-
-    fn cpu(&self) -> CpuSeconds {
-        CpuSeconds::default()
-    }
-
-    fn close(&self) {
-        let mut world = self.world.lock().expect("no panic");
-        world.closed.insert(self.id);
-        world.held.retain(|(rail, _), _| *rail != self.id);
-    }
-}
-
-/// Moves an op's bytes, as its device would.
-fn carry_out(remote: &mut Remote, op: &Op) {
-    if let Some(local) = &op.local {
-        for segment in &op.segments {
-            let (start, len) = (segment.local as usize, segment.len as usize);
-            let span = local.region.span(start..start + len).expect("inside");
-            let there = segment.remote as usize;
-            match op.verb {
-                Verb::Write => {
-                    span.get(&mut remote.bytes[there..there + len])
-                        .expect("host memory");
-                }
-                Verb::Read => {
-                    // Only inside the gates, as every link must.
-                    let inside = (local.region.gate.enter(), local.flight.enter());
-                    if let (Some(_), Some(_)) = inside {
-                        span.put(&remote.bytes[there..there + len])
-                            .expect("host memory");
-                    }
-                }
-            }
-        }
-    }
-    if let Some((imm, FlightId(flight))) = op.imm
-        && !remote.told.contains_key(&flight)
-    {
-        remote.told.insert(flight, imm.0);
-        remote.at_telling.insert(flight, remote.bytes.clone());
     }
 }
 
@@ -234,25 +85,25 @@ fn region(seed: u64) -> Arc<RegionCore> {
 
 /// One world, from its seed; answers what its transfers came to.
 fn run(seed: u64) -> BTreeMap<&'static str, u64> {
-    let world = Arc::new(Mutex::new(Links {
-        dice: Dice(seed),
-        held: BTreeMap::new(),
-        closed: BTreeSet::new(),
-        away: Vec::new(),
-        now: Duration::ZERO,
-        remote: Remote {
-            bytes: vec![0xaa; LEN],
-            ..Remote::default()
-        },
-    }));
+    let world = Arc::new(Mutex::new(Links::new(seed, LEN)));
     let mut dice = Dice(seed ^ 0x5eed);
     let scheduler = Arc::new(Scheduler::new(Incarnation::from_bytes([9; 16]), SILENCE));
     let load: Arc<NicLoad> = Arc::default();
-    for slot in 0..1 + dice.roll(3) as u16 {
+    let rails = 1 + dice.roll(3) as u16;
+    for slot in 0..rails {
         let id = RailId(u32::from(slot));
         let rail = rail(slot, id, &mut dice, &load, &world);
         scheduler.add_rail(id, rail, Class::Direct);
     }
+    // Most have a control connection by which rails are made anew, and some lose it.
+    let mut talks = dice.roll(6) != 0;
+    if talks {
+        scheduler.makes_anew(0..rails);
+    }
+    let hang_up = match dice.roll(4) {
+        0 => STEP * dice.roll(200) as u32,
+        _ => Duration::MAX,
+    };
     let local = region(seed);
     let mut source = vec![0; LEN];
     let all = local.span(0..LEN).expect("all");
@@ -287,7 +138,17 @@ fn run(seed: u64) -> BTreeMap<&'static str, u64> {
         }
         now += STEP;
         end_ops(&world, &scheduler, now);
-        bring_back(&world, &scheduler, &mut dice, &load, now);
+        if talks && now >= hang_up {
+            talks = false;
+            scheduler.nothing_returns(now);
+        }
+        let answers = world.lock().expect("no panic").due_answers();
+        if talks {
+            for (rail, tally) in answers {
+                scheduler.learns(rail, tally.as_deref(), now);
+            }
+            bring_back(&world, &scheduler, &mut dice, &load, now);
+        }
         scheduler.tick(now);
         let (ended, going): (Vec<_>, Vec<_>) = running
             .into_iter()
@@ -304,50 +165,26 @@ fn run(seed: u64) -> BTreeMap<&'static str, u64> {
             );
         }
         for posted in ended {
-            let code = judge(seed, posted, &world, &source, &local);
+            let (code, outlived) = judge(seed, posted, &world, &source, &local);
             *outcomes.entry(code).or_default() += 1;
+            if outlived && rails == 1 {
+                *outcomes.entry("outlived its only rail").or_default() += 1;
+            }
         }
     }
     assert_eq!(scheduler.under_way(), 0, "seed {seed}");
     assert_eq!(load.bytes(), 0, "seed {seed}: the load of ended transfers");
     let returns = scheduler.report().iter().map(|rail| rail.returns).sum();
     outcomes.insert("returned", returns);
+    let [had_not_come, had_come] = world.lock().expect("no panic").decided;
+    outcomes.insert("value had not come", had_not_come);
+    outcomes.insert("value had come", had_come);
     let left = world.lock().expect("no panic").held.len();
     assert_eq!(
         left, 0,
         "seed {seed}: links hold ops of transfers that ended"
     );
     outcomes
-}
-
-fn rail(
-    slot: u16,
-    id: RailId,
-    dice: &mut Dice,
-    load: &Arc<NicLoad>,
-    world: &Arc<Mutex<Links>>,
-) -> Rail {
-    let link = SimLink {
-        id,
-        limits: Limits {
-            op_bytes: 1 << (8 + dice.roll(8)),
-            segments: 1 + dice.roll(4) as usize,
-            ops: 1 + dice.roll(6) as usize,
-            bytes: 1 << (10 + dice.roll(8)),
-            imm_once: true,
-        },
-        slow_release: dice.roll(2) == 0,
-        world: Arc::clone(world),
-    };
-    Rail {
-        slot,
-        path: Path::Verbs,
-        nic: format!("sim{slot}"),
-        weight: 1.0 + dice.roll(3) as f64,
-        nearness: Arc::new(Nearness::default()),
-        load: Arc::clone(load),
-        link: Arc::new(link),
-    }
 }
 
 /// Rails that were away long enough come back by new links; the old ones may have a last word.
@@ -364,11 +201,10 @@ fn bring_back(
         .partition(|(_, _, at)| *at <= now);
     links.away = away;
     let due: Vec<(u16, RailId, Duration)> = due;
-    let mut next = links.closed.len() as u32;
+    let first = links.returned;
+    links.returned += due.len() as u32;
     drop(links);
-    for (slot, old, _) in due {
-        next += 1;
-        // A number that no rail had: each closed one had a smaller.
+    for (next, (slot, old, _)) in (first + 1..).zip(due) {
         let id = RailId(100 * next + u32::from(slot));
         let rail = rail(slot, id, dice, load, world);
         scheduler.came_back(id, rail, Class::Direct, now);
@@ -446,13 +282,20 @@ fn end_ops(world: &Arc<Mutex<Links>>, scheduler: &Scheduler, now: Duration) {
         let Some((op, _, fate)) = links.held.remove(&(rail, id)) else {
             continue;
         };
-        if !matches!(fate, Fate::Refused) && links.dice.roll(8) != 0 {
-            // A rail may break before or after the bytes went.
-            carry_out(&mut links.remote, &op);
-        } else if matches!(fate, Fate::Done) {
-            carry_out(&mut links.remote, &op);
+        let numbered = !links.doubtful.contains(&(rail, id));
+        // A rail may break before or after the bytes went.
+        let goes = !matches!(fate, Fate::Refused) && links.dice.roll(8) != 0;
+        if goes || matches!(fate, Fate::Done) {
+            carry_out(&mut links.remote, rail, &op, numbered);
         }
-        drop(links);
+        if matches!(fate, Fate::BreaksRail) && links.dice.roll(2) == 0 {
+            // Its last op fails before the rail is known to have failed.
+            drop(links);
+            let error = OpError::Rail("the cable was cut".into());
+            scheduler.completed(rail, id, Err(error), now);
+        } else {
+            drop(links);
+        }
         match fate {
             Fate::BreaksRail => {
                 scheduler.down(rail, "the cable was cut", now);
@@ -471,22 +314,31 @@ fn end_ops(world: &Arc<Mutex<Links>>, scheduler: &Scheduler, now: Duration) {
                 let error = FabricError::NotAllowed { what: "this" };
                 scheduler.completed(rail, id, Err(OpError::Op(error)), now);
             }
-            Fate::Done | Fate::Hangs => scheduler.completed(rail, id, Ok(()), now),
+            Fate::Done | Fate::Hangs => {
+                scheduler.completed(rail, id, Ok(()), now);
+                let mut links = world.lock().expect("no panic");
+                links.doubtful.remove(&(rail, id));
+            }
         }
     }
 }
 
-/// Checks what a transfer came to.
+/// Checks what a transfer came to; answers it, and whether it ended well although a rail failed.
 fn judge(
     seed: u64,
     posted: Voyage,
     world: &Arc<Mutex<Links>>,
     source: &[u8],
     local: &Arc<RegionCore>,
-) -> &'static str {
+) -> (&'static str, bool) {
     let range = posted.start..posted.start + posted.len;
     let links = world.lock().expect("no panic");
     let outcome: Outcome = posted.transfer.wait();
+    let told = links.remote.told.get(&posted.id.0).copied();
+    assert!(
+        told.is_none_or(|(_, times)| times == 1),
+        "seed {seed}: {told:?}"
+    );
     match outcome {
         Ok(delivery) => {
             let receipt = &delivery.receipt;
@@ -510,9 +362,11 @@ fn judge(
                 }
                 Verb::Read => assert_eq!(here, links.remote.bytes[range.clone()], "seed {seed}"),
             }
-            let told = links.remote.told.get(&posted.id.0).copied();
+            let told = told.map(|(imm, _)| imm);
             assert_eq!(told, posted.imm.map(|imm| imm.0), "seed {seed}");
-            "done"
+            let fell = receipt.obstacles.iter();
+            let fell = fell.filter(|obstacle| obstacle.code == Code::RailFailed);
+            ("done", fell.count() > 0)
         }
         Err(error) => {
             if let Some(then) = links.remote.at_telling.get(&posted.id.0) {
@@ -524,13 +378,14 @@ fn judge(
             }
             let code = error.code();
             assert!(code != "cancelled" || posted.cancelled, "seed {seed}");
-            match error {
+            let code = match error {
                 FabricError::Cancelled => "cancelled",
                 FabricError::Deadline { .. } => "deadline",
                 FabricError::NotAllowed { .. } => "refused",
                 FabricError::PeerLost { .. } => "lost",
                 other => panic!("seed {seed}: {other}"),
-            }
+            };
+            (code, false)
         }
     }
 }
@@ -557,6 +412,9 @@ fn sail(seeds: u64) {
         "refused",
         "lost",
         "returned",
+        "outlived its only rail",
+        "value had not come",
+        "value had come",
     ] {
         assert!(
             sum.get(code).is_some_and(|count| *count > seeds / 100),

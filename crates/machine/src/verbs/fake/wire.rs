@@ -184,6 +184,9 @@ fn carry_out(world: &mut World, number: u32, request: &abi::SendWr) {
     }
     let result = match behaviour.fail {
         Some((at, status)) if at == ordinal => Err(status),
+        _ if behaviour.unanswered == Some(ordinal) => {
+            move_bytes(world, number, &nic, inline, request).and(Err(Status::RETRIES_EXHAUSTED))
+        }
         _ => move_bytes(world, number, &nic, inline, request),
     };
     match result {

@@ -376,6 +376,68 @@ fn closing_a_link_with_ops_in_flight_lets_go_of_their_memory_and_says_nothing() 
     assert!(matches!(j.out.post(late), Err(Refusal::Failed(_))));
 }
 
+/// A value without bytes.
+fn value(id: u64, value: u32) -> Op {
+    Op {
+        id: OpId(id),
+        verb: Verb::Write,
+        local: None,
+        remote: None,
+        segments: Vec::new(),
+        imm: Some((Imm(value), FlightId(id))),
+        straight: false,
+    }
+}
+
+#[test]
+fn given_values_whose_ends_are_unknown_then_what_the_closed_peer_counted_tells_which_had_come() {
+    let settings = VerbsSettings {
+        lanes: 1,
+        ..VerbsSettings::default()
+    };
+    let j = joined("doubts", &settings);
+    // The first is answered, the second arrives and its answer is lost, the third does not leave any more.
+    j.dialer.fake.behave(|nic| nic.unanswered = Some(1));
+    for id in 1..=3 {
+        let _ = j.out.post(value(id, id as u32));
+    }
+    let said = j.heard.wait(3);
+    assert_eq!(said[0], Said::Done(1));
+    assert!(matches!(&said[1], Said::Failed(2, _)), "{said:?}");
+    let doubted = |id| j.out.is_in_doubt(OpId(id));
+    assert!(doubted(2) && !doubted(4));
+    assert_eq!(j.back.tally(), None, "more could come");
+    j.back.close();
+    let tally = j.back.tally().expect("all receives were given back");
+    j.out.close();
+    assert_eq!(j.out.landed(OpId(2), &tally), Some(true));
+    if doubted(3) {
+        assert_eq!(j.out.landed(OpId(3), &tally), Some(false));
+    }
+    assert_eq!(j.out.landed(OpId(4), &tally), None, "nobody sent it");
+    let arrived = j.heard_there.wait(2);
+    assert_eq!(arrived, [Said::Arrived(1), Said::Arrived(2)]);
+}
+
+#[test]
+fn values_that_came_just_before_the_link_is_closed_are_told_all_the_same_and_counted() {
+    for round in 0..20 {
+        let j = joined(&format!("late_{round}"), &VerbsSettings::default());
+        for id in 0..10 {
+            let _ = j.out.post(value(id, 5)).expect("posted");
+        }
+        // The pump of the other side may or may not have seen them.
+        j.back.close();
+        let arrived = j.heard_there.wait(10);
+        assert_eq!(arrived, vec![Said::Arrived(5); 10]);
+        let tally = j.back.tally().expect("certain");
+        j.out.close();
+        for id in (0..10).map(OpId).filter(|id| j.out.is_in_doubt(*id)) {
+            assert_eq!(j.out.landed(id, &tally), Some(true), "{id:?}");
+        }
+    }
+}
+
 #[test]
 fn given_a_shut_gate_nothing_is_posted() {
     let j = joined("gates", &VerbsSettings::default());

@@ -1,0 +1,290 @@
+//! The world of a simulation: links whose ops end as a seed says, and the peer's memory behind them.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use crowfly_route::hop::Route;
+use crowfly_route::obstacle::Obstacle;
+use crowfly_route::place::Place;
+use crowfly_route::receipt::{CpuSeconds, Path};
+
+use super::{Dice, STEP};
+use crate::fabric::descriptor::RegionDescriptor;
+use crate::fabric::nics::Nearness;
+use crate::fabric::provider::{
+    FlightId, Limits, Link, Op, OpId, Posted, RailId, Refusal, Release, Verb,
+};
+use crate::fabric::rail::{NicLoad, Rail};
+use crate::fabric::region::RegionCore;
+
+/// How long the peer may take to say what came by a closed link, in steps.
+const ANSWER: u64 = 20;
+
+/// What is to become of an op, and when.
+pub(super) enum Fate {
+    Done,
+    BreaksRail,
+    Refused,
+    Hangs,
+}
+
+#[derive(Default)]
+pub(super) struct Remote {
+    pub bytes: Vec<u8>,
+    /// Values counted, by transfer, and how often.
+    pub told: BTreeMap<u64, (u32, u64)>,
+    /// Bytes that transfers had delivered when their value was first counted.
+    pub at_telling: BTreeMap<u64, Vec<u8>>,
+    /// Transfers whose value came with their number: a second one is told from it.
+    numbered: BTreeSet<u64>,
+    /// Ops whose value came without a number, by rail.
+    came: BTreeMap<RailId, BTreeSet<OpId>>,
+}
+
+pub(super) struct Links {
+    pub dice: Dice,
+    /// How many of 400 ops break their rail.
+    storm: u64,
+    pub held: BTreeMap<(RailId, OpId), (Op, Duration, Fate)>,
+    pub closed: BTreeSet<RailId>,
+    /// Rails that came back so far.
+    pub returned: u32,
+    /// Places of rails that broke, and when they come back.
+    pub away: Vec<(u16, RailId, Duration)>,
+    /// Rails that were closed, and when the peer says what came by them.
+    pub answers: Vec<(RailId, Duration)>,
+    /// Ops whose value left without a number and which the engine has not heard of.
+    pub doubtful: BTreeSet<(RailId, OpId)>,
+    /// Doubts that were decided: values that had not come, and those that had.
+    pub decided: [u64; 2],
+    pub now: Duration,
+    pub remote: Remote,
+}
+
+impl Links {
+    pub(super) fn new(seed: u64, len: usize) -> Self {
+        let mut dice = Dice(seed);
+        Self {
+            storm: [4, 20, 80][dice.roll(3) as usize],
+            dice,
+            held: BTreeMap::new(),
+            closed: BTreeSet::new(),
+            returned: 0,
+            away: Vec::new(),
+            answers: Vec::new(),
+            doubtful: BTreeSet::new(),
+            decided: [0; 2],
+            now: Duration::ZERO,
+            remote: Remote {
+                bytes: vec![0xaa; len],
+                ..Remote::default()
+            },
+        }
+    }
+
+    /// Answers of the peer that are due; now and then it cannot tell.
+    pub(super) fn due_answers(&mut self) -> Vec<(RailId, Option<Vec<u8>>)> {
+        let now = self.now;
+        let due: Vec<_> = self.answers.extract_if(.., |(_, at)| *at <= now).collect();
+        let mut answers = Vec::new();
+        for (rail, _) in due {
+            let knows = self.dice.roll(10) != 0;
+            answers.push((rail, knows.then(|| self.remote.tally(rail))));
+        }
+        answers
+    }
+}
+
+impl Remote {
+    fn tally(&self, rail: RailId) -> Vec<u8> {
+        let came = self.came.get(&rail).into_iter().flatten();
+        came.flat_map(|op| op.0.to_le_bytes()).collect()
+    }
+}
+
+struct SimLink {
+    id: RailId,
+    limits: Limits,
+    /// Whether it answers a cancellation late, as a device does.
+    slow_release: bool,
+    world: Arc<Mutex<Links>>,
+}
+
+impl Link for SimLink {
+    fn path(&self) -> Path {
+        Path::Verbs
+    }
+
+    fn nic(&self) -> &str {
+        "sim"
+    }
+
+    fn limits(&self) -> Limits {
+        self.limits
+    }
+
+    fn reaches(
+        &self,
+        _: Option<&RegionCore>,
+        _: Option<&RegionDescriptor>,
+    ) -> Result<(), Vec<Obstacle>> {
+        Ok(())
+    }
+
+    fn route(&self, _: Verb, from: Place, to: Place) -> Route {
+        Route {
+            name: "simulated".into(),
+            from,
+            to,
+            hops: Vec::new(),
+        }
+    }
+
+    fn post(&self, op: Op) -> Result<Posted, Refusal> {
+        let mut world = self.world.lock().expect("no panic");
+        assert!(!world.closed.contains(&self.id), "posted to a closed link");
+        let mine = world
+            .held
+            .keys()
+            .filter(|(rail, _)| *rail == self.id)
+            .count();
+        assert!(mine < self.limits.ops, "more ops than the link takes");
+        assert!(op.bytes() <= u64::from(self.limits.op_bytes));
+        assert!(op.segments.len() <= self.limits.segments);
+        if world.dice.roll(20) == 0 && mine > 0 {
+            return Err(Refusal::Full(op));
+        }
+        if world.dice.roll(10) == 0 {
+            carry_out(&mut world.remote, self.id, &op, self.limits.imm_once);
+            return Ok(Posted::Done);
+        }
+        if op.imm.is_some() && !self.limits.imm_once {
+            world.doubtful.insert((self.id, op.id));
+        }
+        let due = world.now + STEP * world.dice.roll(20) as u32;
+        let fate = match world.dice.roll(400) {
+            0 | 1 => Fate::Refused,
+            2..=5 => Fate::Hangs,
+            roll if roll < 6 + world.storm => Fate::BreaksRail,
+            _ => Fate::Done,
+        };
+        world.held.insert((self.id, op.id), (op, due, fate));
+        Ok(Posted::InFlight)
+    }
+
+    fn cancel(&self, op: OpId) -> Release {
+        if self.slow_release {
+            return Release::Later;
+        }
+        self.world
+            .lock()
+            .expect("no panic")
+            .held
+            .remove(&(self.id, op));
+        Release::Now
+    }
+
+    fn cpu(&self) -> CpuSeconds {
+        CpuSeconds::default()
+    }
+
+    fn close(&self) {
+        let mut world = self.world.lock().expect("no panic");
+        if !world.closed.insert(self.id) {
+            return;
+        }
+        let held = world.held.extract_if(.., |(rail, _), _| *rail == self.id);
+        let held: Vec<_> = held.collect();
+        for (_, (op, ..)) in held {
+            // What it had in flight may have arrived, without anybody having been told.
+            if op.verb == Verb::Write && world.dice.roll(2) == 0 {
+                carry_out(&mut world.remote, self.id, &op, self.limits.imm_once);
+            }
+        }
+        let answer = world.now + STEP * world.dice.roll(ANSWER) as u32;
+        world.answers.push((self.id, answer));
+    }
+
+    fn is_in_doubt(&self, op: OpId) -> bool {
+        let world = self.world.lock().expect("no panic");
+        world.doubtful.contains(&(self.id, op))
+    }
+
+    fn landed(&self, op: OpId, tally: &[u8]) -> Option<bool> {
+        let mut came = tally.chunks(size_of::<u64>());
+        let landed = came.any(|known| known == op.0.to_le_bytes());
+        let mut world = self.world.lock().expect("no panic");
+        world.decided[usize::from(landed)] += 1;
+        Some(landed)
+    }
+}
+
+/// Moves an op's bytes, as its device would.
+pub(super) fn carry_out(remote: &mut Remote, rail: RailId, op: &Op, numbered: bool) {
+    if let Some(local) = &op.local {
+        for segment in &op.segments {
+            let (start, len) = (segment.local as usize, segment.len as usize);
+            let span = local.region.span(start..start + len).expect("inside");
+            let there = segment.remote as usize;
+            match op.verb {
+                Verb::Write => {
+                    span.get(&mut remote.bytes[there..there + len])
+                        .expect("host memory");
+                }
+                Verb::Read => {
+                    // Only inside the gates, as every link must.
+                    let inside = (local.region.gate.enter(), local.flight.enter());
+                    if let (Some(_), Some(_)) = inside {
+                        span.put(&remote.bytes[there..there + len])
+                            .expect("host memory");
+                    }
+                }
+            }
+        }
+    }
+    let Some((imm, FlightId(flight))) = op.imm else {
+        return;
+    };
+    match numbered {
+        true if !remote.numbered.insert(flight) => return,
+        true => {}
+        false => {
+            remote.came.entry(rail).or_default().insert(op.id);
+        }
+    }
+    remote.told.entry(flight).or_insert((imm.0, 0)).1 += 1;
+    let bytes = remote.bytes.clone();
+    remote.at_telling.entry(flight).or_insert(bytes);
+}
+
+/// A rail by a new link, with limits of its own.
+pub(super) fn rail(
+    slot: u16,
+    id: RailId,
+    dice: &mut Dice,
+    load: &Arc<NicLoad>,
+    world: &Arc<Mutex<Links>>,
+) -> Rail {
+    let link = SimLink {
+        id,
+        limits: Limits {
+            op_bytes: 1 << (8 + dice.roll(8)),
+            segments: 1 + dice.roll(4) as usize,
+            ops: 1 + dice.roll(6) as usize,
+            bytes: 1 << (10 + dice.roll(8)),
+            imm_once: dice.roll(2) == 0,
+        },
+        slow_release: dice.roll(2) == 0,
+        world: Arc::clone(world),
+    };
+    Rail {
+        slot,
+        path: Path::Verbs,
+        nic: format!("sim{slot}"),
+        weight: 1.0 + dice.roll(3) as f64,
+        nearness: Arc::new(Nearness::default()),
+        load: Arc::clone(load),
+        link: Arc::new(link),
+    }
+}
