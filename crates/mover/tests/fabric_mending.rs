@@ -40,7 +40,7 @@ fn one_lane(name: &str) -> (Settings, FakeNic) {
     };
     let nic = VerbsNic::open(&context, 1, lanes).expect("a port");
     let settings = Settings {
-        nics: NicFilter::only(&format!("{name}:1")),
+        nics: NicFilter::only(format!("{name}:1")),
         providers: vec![Arc::new(nic)],
         ..settings(false)
     };

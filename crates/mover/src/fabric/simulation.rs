@@ -229,7 +229,7 @@ fn start(
     } else {
         Verb::Write
     };
-    let imm = (verb == Verb::Write && dice.roll(2) == 0).then_some(Imm(start as u32));
+    let imm = (verb == Verb::Write && dice.roll(4) != 0).then_some(Imm(start as u32));
     let allowed = STEP * (5 + dice.roll(200) as u32);
     let mut runs = Vec::new();
     let mut at = 0;

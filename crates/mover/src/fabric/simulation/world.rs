@@ -66,7 +66,7 @@ impl Links {
     pub(super) fn new(seed: u64, len: usize) -> Self {
         let mut dice = Dice(seed);
         Self {
-            storm: [4, 20, 80][dice.roll(3) as usize],
+            storm: [4, 40, 120][dice.roll(3) as usize],
             dice,
             held: BTreeMap::new(),
             closed: BTreeSet::new(),
