@@ -17,6 +17,7 @@ pub mod fake;
 mod functions;
 mod gid;
 mod memory;
+mod mlx5;
 mod pair;
 mod probe;
 mod registration;
@@ -27,6 +28,7 @@ pub use error::VerbsError;
 pub use functions::Functions;
 pub use gid::{GidFilter, GidKind, PortGid, meeting, ranked};
 pub use memory::{Access, DmaBufSupport, Keys, MemoryRegion, Pinned, ProtectionDomain, Slice};
+pub use mlx5::{DataDirect, Mlx5, NoDataDirect};
 pub use pair::{
     Batch, Init, PSN_MASK, Patience, QueuePair, Ready, Receives, Remote, Reset, Route, Rung, Sizes,
 };

@@ -17,10 +17,9 @@ pub struct GpuExporter {
 }
 
 impl GpuExporter {
-    /// Exports memory of this GPU, which people call `owner`. `data_direct` says that the NIC has a
-    /// path to it beside the CPU.
-    pub fn new(gpu: Arc<Gpu>, owner: impl Into<String>, data_direct: bool) -> Self {
-        let prefers_pcie = data_direct || gpu.facts().coherent_link == Some(true);
+    /// Exports memory of this GPU, which people call `owner`.
+    pub fn new(gpu: Arc<Gpu>, owner: impl Into<String>) -> Self {
+        let prefers_pcie = gpu.facts().coherent_link == Some(true);
         Self {
             gpu,
             owner: owner.into(),

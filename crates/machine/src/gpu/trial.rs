@@ -53,7 +53,8 @@ impl Refusal for VerbsError {
 }
 
 /// The steps are named `runtime`, `gpus`, `gpu ADDRESS`, `copy ADDRESS`, `export ADDRESS`, `share ADDRESS`
-/// (with other processes), `flush ADDRESS` (of what other devices wrote), `reach ADDRESS ADDRESS` and `register NIC ADDRESS`.
+/// (with other processes), `flush ADDRESS` (of what other devices wrote), `reach ADDRESS ADDRESS`, `data-direct NIC` (a path
+/// past the CPU) and `register NIC ADDRESS`.
 pub(crate) fn answer<W: Write>(question: &GpuQuestion, report: &mut Reporter<W>) {
     let verbs = || Verbs::load();
     let runtime = || Runtime::load(question.dialect());
@@ -125,7 +126,7 @@ fn flush(gpu: &Arc<Gpu>) -> Result<String, String> {
 }
 
 fn export(gpu: &Arc<Gpu>, memory: &Arc<DeviceMemory>) -> Result<String, String> {
-    let exporter = GpuExporter::new(Arc::clone(gpu), "the GPU", false);
+    let exporter = GpuExporter::new(Arc::clone(gpu), "the GPU");
     let exported = exporter.export(memory.address(), SAMPLE as u64, Mapping::Default);
     exported
         .map(|_| "dma-buf".into())
@@ -151,11 +152,23 @@ fn register_with_all<W: Write>(
         let step = format!("nic {name}");
         let context = report.step(&step, || verbs.open(&name), |_| "open".into());
         let Some(context) = context else { continue };
+        report.step(
+            &format!("data-direct {name}"),
+            || data_direct(&context),
+            Clone::clone,
+        );
         for (gpu, memory) in gpus {
             let step = format!("register {name} {}", gpu.facts().address);
             report.step(&step, || register(&context, gpu, memory), Clone::clone);
         }
     }
+}
+
+/// Where the NIC's path past the CPU is.
+fn data_direct(context: &Arc<Context>) -> Result<String, String> {
+    let domain = context.protection_domain().map_err(|e| e.to_string())?;
+    let found = domain.data_direct().map_err(ToString::to_string);
+    found.map(|path| path.at.clone())
 }
 
 fn register(
@@ -164,7 +177,7 @@ fn register(
     memory: &Arc<DeviceMemory>,
 ) -> Result<String, String> {
     let domain = context.protection_domain().map_err(|e| e.to_string())?;
-    let exporter = GpuExporter::new(Arc::clone(gpu), "the GPU", false);
+    let exporter = GpuExporter::new(Arc::clone(gpu), "the GPU");
     let pinned: Arc<dyn Pinned> = Arc::clone(memory) as _;
     let facts = gpu.facts().for_registration();
     match register_device(&domain, &pinned, &exporter, &facts, Access::ALL) {
@@ -181,7 +194,7 @@ mod tests {
     use super::super::fake::{FakeGpus, Model};
     use super::*;
     use crate::trial::{Answer, Step};
-    use crate::verbs::fake::{Behaviour, FakeNic};
+    use crate::verbs::fake::{Behaviour, DataDirectPath, FakeNic};
 
     fn steps(gpus: &FakeGpus, nic: &FakeNic) -> Vec<(String, Answer)> {
         let mut said = Vec::new();
@@ -224,7 +237,32 @@ mod tests {
                 &done("dma-buf")
             );
         }
-        assert_eq!(of(&steps, "reach 0000:10:00.0 0000:11:00.0"), &done("yes"));
+        for (from, to) in [("10", "11"), ("11", "10")] {
+            let step = format!("reach 0000:{from}:00.0 0000:{to}:00.0");
+            assert_eq!(of(&steps, &step), &done("yes"));
+        }
+        let Answer::Refused { why, .. } = of(&steps, "data-direct trial0") else {
+            panic!("{steps:?}")
+        };
+        assert_eq!(why, "it has none (it is none of mlx5's)");
+        assert_eq!((gpus.alive(), nic.regions()), (0, 0));
+    }
+
+    #[test]
+    fn given_a_nic_with_a_path_past_the_cpu_gpus_register_by_it_and_where_it_is_is_told() {
+        let behaviour = Behaviour {
+            data_direct: DataDirectPath::There,
+            ..Behaviour::default()
+        };
+        let nic = FakeNic::plug("trial2", behaviour);
+        let gpus = FakeGpus::cuda(1);
+        let steps = steps(&gpus, &nic);
+        let done = |text: &str| Answer::Done(text.to_owned());
+        let at = "/devices/pci0000:00/0000:0a:00.0";
+        assert_eq!(of(&steps, "data-direct trial2"), &done(at));
+        let registered = of(&steps, "register trial2 0000:10:00.0");
+        assert_eq!(registered, &done("dma-buf, data-direct"));
+        assert!(gpus.exported().iter().any(|exported| exported.pcie));
         assert_eq!((gpus.alive(), nic.regions()), (0, 0));
     }
 

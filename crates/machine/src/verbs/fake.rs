@@ -27,6 +27,8 @@ pub struct Behaviour {
     pub dma_buf: Option<i32>,
     /// `ibv_reg_dmabuf_mr` of the descriptor that the PCIe mapping gave fails with EINVAL.
     pub dma_buf_pcie_invalid: bool,
+    /// Whether it has a data-direct path, and what registering for it fails with.
+    pub data_direct: DataDirectPath,
     /// Answers nothing: what is posted stays in flight until the queue pair is stopped.
     pub silent: bool,
     /// The request with this ordinal number, counted from 0 over the NIC, fails with this status.
@@ -37,10 +39,24 @@ pub struct Behaviour {
     pub port_down: bool,
 }
 
+/// A NIC's path past the CPU.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum DataDirectPath {
+    /// Another maker's NIC.
+    #[default]
+    OtherMaker,
+    /// One of mlx5's, without the path.
+    Absent,
+    /// One of mlx5's that has it.
+    There,
+    /// The same, and registering for it fails with this error number.
+    Refused(i32),
+}
+
 /// What a NIC was asked to register.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Asked {
-    /// `ibv_reg_mr`, `ibv_reg_mr_iova2` or `ibv_reg_dmabuf_mr`.
+    /// `ibv_reg_mr`, `ibv_reg_mr_iova2`, `ibv_reg_dmabuf_mr` or `mlx5dv_reg_dmabuf_mr`.
     pub call: &'static str,
     /// The offset into the dma-buf.
     pub offset: u64,
@@ -59,6 +75,8 @@ pub struct Library {
     pub iova2: bool,
     /// `ibv_reg_dmabuf_mr`
     pub dma_buf: bool,
+    /// libmlx5
+    pub mlx5: bool,
 }
 
 /// A NIC in this process, plugged out when it is dropped.
@@ -90,6 +108,7 @@ impl FakeNic {
         self.verbs_of(Library {
             iova2: true,
             dma_buf: true,
+            mlx5: true,
         })
     }
 
@@ -182,6 +201,11 @@ fn functions(library: Library) -> Functions {
         reg_mr_iova2: library.iova2.then_some(objects::reg_mr_iova2),
         query_gid_ex: Some(objects::query_gid_ex),
         reg_dmabuf_mr: library.dma_buf.then_some(objects::reg_dmabuf_mr),
+        mlx5: if library.mlx5 {
+            objects::mlx5
+        } else {
+            objects::no_mlx5
+        },
     }
 }
 

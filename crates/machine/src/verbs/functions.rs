@@ -10,6 +10,7 @@ use super::abi::{
     QpInitAttr,
 };
 use super::error::VerbsError;
+use super::mlx5::Mlx5;
 
 /// The library, by the name that its ABI fixes.
 pub(super) const LIBRARY: &str = "libibverbs.so.1";
@@ -27,6 +28,8 @@ macro_rules! functions {
         pub struct Functions {
             $(pub $name: $type,)+
             $(pub $later: Option<$later_type>,)+
+            /// Finds what mlx5's own library has beside the verbs, when that is asked for first.
+            pub mlx5: fn() -> Result<Arc<Mlx5>, VerbsError>,
         }
 
         impl Functions {
@@ -46,6 +49,7 @@ macro_rules! functions {
                         // SAFETY: as above.
                         unsafe { symbol::<$later_type>(library, concat!($later_symbol, "\0"), concat!($later_version, "\0")) }.ok()
                     },)+
+                    mlx5: Mlx5::load,
                 })
             }
 
@@ -98,14 +102,18 @@ functions! {
 
 /// An open library that is never closed.
 #[derive(Clone, Copy)]
-struct Handle(*mut c_void);
+pub(super) struct Handle(*mut c_void);
 
 /// Looks a symbol up in exactly one version: libibverbs keeps old versions whose structures
 /// differ, and a plain look-up may find those.
 ///
 /// # Safety
 /// `T` must be a function pointer of the symbol's type. Both names end in a zero byte.
-unsafe fn symbol<T: Copy>(library: Handle, name: &str, version: &str) -> Result<T, String> {
+pub(super) unsafe fn symbol<T: Copy>(
+    library: Handle,
+    name: &str,
+    version: &str,
+) -> Result<T, String> {
     const {
         assert!(size_of::<T>() == size_of::<*mut c_void>());
     }
@@ -159,7 +167,7 @@ impl Functions {
     }
 }
 
-fn open(name: &'static str) -> Result<Handle, (&'static str, String)> {
+pub(super) fn open(name: &'static str) -> Result<Handle, (&'static str, String)> {
     // SAFETY: libibverbs may be loaded into any process; its initialiser only reads settings.
     let library = unsafe { Library::open(Some(name), RTLD_NOW | RTLD_LOCAL) };
     let library = library.map_err(|error| {

@@ -11,6 +11,7 @@ use super::abi;
 use super::completion::CompletionQueue;
 use super::device::Context;
 use super::error::VerbsError;
+use super::mlx5::{ACCESS_DATA_DIRECT, DataDirect, NoDataDirect};
 use super::pair::{QueuePair, Reset, Sizes};
 
 /// Memory that may be registered with a device.
@@ -85,6 +86,7 @@ impl Access {
 pub struct ProtectionDomain {
     raw: NonNull<abi::Pd>,
     relaxed: OnceLock<Result<(), String>>,
+    data_direct: OnceLock<Result<DataDirect, NoDataDirect>>,
     context: Arc<Context>,
 }
 
@@ -114,6 +116,7 @@ impl ProtectionDomain {
         Ok(Arc::new(Self {
             raw,
             relaxed: OnceLock::new(),
+            data_direct: OnceLock::new(),
             context: Arc::clone(context),
         }))
     }
@@ -145,6 +148,19 @@ impl ProtectionDomain {
             Ok(()) => Ok(()),
             Err(why) => Err(why),
         }
+    }
+
+    /// The device's path for data past the CPU, looked for once.
+    ///
+    /// # Errors
+    /// That it has none, or that nobody can tell.
+    pub fn data_direct(&self) -> Result<&DataDirect, &NoDataDirect> {
+        let found = self.data_direct.get_or_init(|| {
+            let functions = (self.context.functions().mlx5)();
+            // SAFETY: the context is open as long as the domain is.
+            unsafe { DataDirect::of(self.context.name(), self.context.raw(), functions) }
+        });
+        found.as_ref()
     }
 
     /// The device.
@@ -199,6 +215,31 @@ impl ProtectionDomain {
     ) -> Result<Arc<MemoryRegion>, VerbsError> {
         let (address, len) = (memory.address(), memory.len());
         let raw = self.dma_buf(offset, len, address, dma_buf.as_raw_fd(), access)?;
+        Ok(MemoryRegion::new(self, raw, memory, access))
+    }
+
+    /// Registers a GPU's memory behind a dma-buf of the PCIe mapping for the device's path past the CPU;
+    /// otherwise as [`Self::register_dma_buf`].
+    ///
+    /// # Errors
+    /// The kernel's refusal.
+    pub fn register_data_direct(
+        self: &Arc<Self>,
+        path: &DataDirect,
+        memory: Arc<dyn Pinned>,
+        (dma_buf, offset): (BorrowedFd<'_>, u64),
+        access: Access,
+    ) -> Result<Arc<MemoryRegion>, VerbsError> {
+        let (iova, len) = (memory.address(), memory.len());
+        let flags = c_int::try_from(access.flags()).unwrap_or(0);
+        let fd = dma_buf.as_raw_fd();
+        let register = path.functions.reg_dmabuf_mr;
+        // SAFETY: the domain is open and of an mlx5 device, or there were no such path; the kernel takes
+        // its own reference to the dma-buf.
+        let raw = unsafe { register(self.raw(), offset, len, iova, fd, flags, ACCESS_DATA_DIRECT) };
+        let raw = self.context.created(raw, || {
+            format!("mlx5dv_reg_dmabuf_mr of {len} bytes at offset {offset}, address {iova:#x}")
+        })?;
         Ok(MemoryRegion::new(self, raw, memory, access))
     }
 

@@ -166,6 +166,7 @@ mod tests {
         let old = Library {
             iova2: false,
             dma_buf: false,
+            mlx5: true,
         };
         let probes = probe(&nic.verbs_of(old)).expect("devices");
         let probes: Vec<Probe> = probes.into_iter().filter_map(Result::ok).collect();

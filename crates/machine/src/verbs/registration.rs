@@ -6,7 +6,7 @@
 //! loaded module proves that registering works.
 
 use std::fmt;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
 use crowfly_route::obstacle::{Code, Obstacle};
@@ -14,6 +14,7 @@ use crowfly_route::obstacle::{Code, Obstacle};
 use self::refusal::Medium;
 use super::error::VerbsError;
 use super::memory::{Access, MemoryRegion, Pinned, ProtectionDomain};
+use super::mlx5::NoDataDirect;
 
 mod refusal;
 mod visibility;
@@ -25,8 +26,8 @@ pub use visibility::{Flush, GpuFacts};
 pub enum Mapping {
     /// As the driver does by default; on coherent CPU-GPU links that is the CPU's address space.
     Default,
-    /// Through the GPU's PCIe BAR, for NICs with a data-direct path beside the CPU
-    /// (`CU_MEM_RANGE_FLAG_DMA_BUF_MAPPING_TYPE_PCIE`).
+    /// Through the GPU's PCIe BAR, past the coherent link and for NICs with a data-direct path beside the
+    /// CPU (`CU_MEM_RANGE_FLAG_DMA_BUF_MAPPING_TYPE_PCIE`).
     Pcie,
 }
 
@@ -59,8 +60,8 @@ pub trait Exporter {
     /// What the memory belongs to, as people call it: `GPU 0`.
     fn owner(&self) -> &str;
 
-    /// Whether the PCIe mapping is worth asking for: the NIC has a data-direct path, or the GPU
-    /// hangs on a coherent link beside its PCIe one.
+    /// Whether the PCIe mapping is worth asking for with any NIC: the GPU hangs on a coherent link
+    /// beside its PCIe one.
     fn prefers_pcie_mapping(&self) -> bool {
         false
     }
@@ -79,6 +80,8 @@ pub enum Way {
     Host,
     /// Device memory, through a dma-buf with this mapping.
     DmaBuf(Mapping),
+    /// Device memory, through a dma-buf with the PCIe mapping and the NIC's path past the CPU.
+    DataDirect,
     /// Device memory, by its address through the driver's peer-memory client.
     PeerClient,
 }
@@ -89,6 +92,7 @@ impl fmt::Display for Way {
             Self::Host => "host memory",
             Self::DmaBuf(Mapping::Default) => "dma-buf",
             Self::DmaBuf(Mapping::Pcie) => "dma-buf with the PCIe mapping",
+            Self::DataDirect => "dma-buf, data-direct",
             Self::PeerClient => "peer-memory client",
         })
     }
@@ -167,7 +171,9 @@ fn of_host(
     }
 }
 
-/// Registers device memory: through a dma-buf, or else through the driver's peer-memory client.
+/// Registers device memory, the best way first: through a dma-buf by the NIC's path past the CPU where it
+/// has one, through one with the PCIe mapping where the GPU hangs on a coherent link, through one as the
+/// driver maps it by default, or else through the driver's peer-memory client.
 ///
 /// # Errors
 /// What a real attempt of each met.
@@ -187,7 +193,7 @@ pub fn register_device(
         obstacles,
     };
     match by_dma_buf(domain, memory, exporter, access, &mut obstacles) {
-        Ok((region, mapping)) => return Ok(done(region, Way::DmaBuf(mapping), obstacles)),
+        Ok((region, way)) => return Ok(done(region, way, obstacles)),
         Err(obstacle) => obstacles.push(*obstacle),
     }
     let attempt = |access| domain.register(Arc::clone(memory), access);
@@ -209,13 +215,47 @@ fn by_dma_buf(
     exporter: &dyn Exporter,
     access: Access,
     obstacles: &mut Vec<Obstacle>,
-) -> Result<(Arc<MemoryRegion>, Mapping), Box<Obstacle>> {
+) -> Result<(Arc<MemoryRegion>, Way), Box<Obstacle>> {
     let nic = domain.context().name();
+    if let Ok(path) = domain.data_direct() {
+        let attempt = |dma_buf: BorrowedFd<'_>, offset, access| {
+            domain.register_data_direct(path, Arc::clone(memory), (dma_buf, offset), access)
+        };
+        match mapped(
+            domain,
+            memory,
+            exporter,
+            Mapping::Pcie,
+            access,
+            obstacles,
+            &attempt,
+        ) {
+            Ok(region) => return Ok((region, Way::DataDirect)),
+            Err(refused) => {
+                obstacles.push(refusal::no_data_direct(nic, exporter.owner(), &refused));
+            }
+        }
+    }
+    let attempt = |dma_buf: BorrowedFd<'_>, offset, access| {
+        domain.register_dma_buf(Arc::clone(memory), dma_buf, offset, access)
+    };
     if exporter.prefers_pcie_mapping() {
-        match mapped(domain, memory, exporter, Mapping::Pcie, access, obstacles) {
-            Ok(region) => return Ok((region, Mapping::Pcie)),
+        match mapped(
+            domain,
+            memory,
+            exporter,
+            Mapping::Pcie,
+            access,
+            obstacles,
+            &attempt,
+        ) {
+            Ok(region) => return Ok((region, Way::DmaBuf(Mapping::Pcie))),
             Err(refused) if refused.may_be_the_flag() => {
-                obstacles.push(refusal::no_pcie_mapping(nic, exporter.owner(), &refused));
+                let mut slower = refusal::no_pcie_mapping(nic, exporter.owner(), &refused);
+                if let Err(unknown @ NoDataDirect::Unknown(_)) = domain.data_direct() {
+                    slower = slower.seen("data-direct path", unknown.to_string());
+                }
+                obstacles.push(slower);
             }
             Err(refused) => return Err(Box::new(refused.obstacle(nic, exporter.owner()))),
         }
@@ -227,8 +267,9 @@ fn by_dma_buf(
         Mapping::Default,
         access,
         obstacles,
+        &attempt,
     )
-    .map(|region| (region, Mapping::Default))
+    .map(|region| (region, Way::DmaBuf(Mapping::Default)))
     .map_err(|refused| Box::new(refused.obstacle(nic, exporter.owner())))
 }
 
@@ -263,6 +304,10 @@ impl fmt::Display for Refused {
     }
 }
 
+/// Registers memory that starts so many bytes into a dma-buf.
+type Register<'r> =
+    dyn Fn(BorrowedFd<'_>, u64, Access) -> Result<Arc<MemoryRegion>, VerbsError> + 'r;
+
 /// Exports the pages that hold the memory and registers the memory within them. The range is the
 /// one asked for, not the allocation it lies in: memory may be stitched together of many
 /// allocations, and a driver knows the bounds of only one. The region keeps the memory's own
@@ -274,6 +319,7 @@ fn mapped(
     mapping: Mapping,
     access: Access,
     obstacles: &mut Vec<Obstacle>,
+    register: &Register<'_>,
 ) -> Result<Arc<MemoryRegion>, Refused> {
     let pages = Pages::around(
         memory.address(),
@@ -283,8 +329,7 @@ fn mapped(
     let dma_buf = exporter
         .export(pages.start, pages.len, mapping)
         .map_err(Refused::Export)?;
-    let attempt =
-        |access| domain.register_dma_buf(Arc::clone(memory), dma_buf.as_fd(), pages.offset, access);
+    let attempt = |access| register(dma_buf.as_fd(), pages.offset, access);
     // The descriptor closes on return: the registration holds the memory by itself.
     relaxed_if_possible(domain, access, obstacles, attempt).map_err(Refused::Register)
 }

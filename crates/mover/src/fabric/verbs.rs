@@ -308,7 +308,7 @@ impl Provider for VerbsNic {
                 // of this process are waited for in any case.
                 let _ = device.order_for_devices();
                 let owner = place.to_string();
-                let exporter = GpuExporter::new(Arc::clone(device.gpu()), owner, false);
+                let exporter = GpuExporter::new(Arc::clone(device.gpu()), owner);
                 let facts = device.gpu().facts().for_registration();
                 register_device(&self.core.domain, &pinned, &exporter, &facts, wanted)
             }

@@ -158,8 +158,8 @@ fn memory_of_many_pieces_is_one_range_that_is_copied_and_exported_whole() {
         .expect("queued");
     copy.wait().expect("done");
     assert_eq!(gpus.bytes(&memory), data);
-    let exporter = GpuExporter::new(Arc::clone(&gpu), "gpu:0", true);
-    assert!(exporter.prefers_pcie_mapping());
+    let exporter = GpuExporter::new(Arc::clone(&gpu), "gpu:0");
+    assert!(!exporter.prefers_pcie_mapping());
     let len = LEN.next_multiple_of(4096) as u64;
     exporter
         .export(memory.address(), len, Mapping::Pcie)
@@ -183,7 +183,7 @@ fn a_refused_export_says_what_the_driver_answered_and_a_missing_function_its_nam
         0,
         ExportError::NOT_SUPPORTED,
     );
-    let exporter = GpuExporter::new(gpu, "gpu:0", false);
+    let exporter = GpuExporter::new(gpu, "gpu:0");
     let export = |exporter: &GpuExporter| exporter.export(memory.address(), 4096, Mapping::Default);
     let error = export(&exporter).expect_err("refused");
     assert_eq!(error.code, ExportError::NOT_SUPPORTED);
@@ -193,7 +193,7 @@ fn a_refused_export_says_what_the_driver_answered_and_a_missing_function_its_nam
     let old = FakeGpus::cuda(1).without("cuMemGetHandleForAddressRange");
     let gpu = open(&old, 0);
     let memory = DeviceMemory::allocate(&gpu, 4096).expect("room");
-    let exporter = GpuExporter::new(gpu, "gpu:0", false);
+    let exporter = GpuExporter::new(gpu, "gpu:0");
     let error = exporter.export(memory.address(), 4096, Mapping::Default);
     let error = error.expect_err("no function");
     assert!(error.to_string().contains("libcuda.so.1"), "{error}");
@@ -371,7 +371,7 @@ fn facts_for_registration_come_from_the_driver() {
             coherent_link: true
         }
     );
-    assert!(GpuExporter::new(gpu, "gpu:0", false).prefers_pcie_mapping());
+    assert!(GpuExporter::new(gpu, "gpu:0").prefers_pcie_mapping());
 }
 
 /// Everything that the module offers, once; an error of any step is handed on.

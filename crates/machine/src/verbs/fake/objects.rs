@@ -5,9 +5,12 @@
 
 use std::collections::{HashMap, VecDeque};
 use std::ffi::{c_char, c_int, c_uint, c_void};
+use std::sync::Arc;
 
 use super::super::abi;
-use super::{Asked, Behaviour, refuse, wire, world};
+use super::super::error::VerbsError;
+use super::super::mlx5::{ACCESS_DATA_DIRECT, Mlx5};
+use super::{Asked, Behaviour, DataDirectPath, refuse, wire, world};
 
 /// A NIC that is plugged in.
 pub(super) struct Nic {
@@ -302,6 +305,87 @@ pub(super) unsafe extern "C" fn reg_dmabuf_mr(
             .or((!open).then_some(libc::EBADF))
             .or((nic.dma_buf_pcie_invalid && is_pcie_mapping(fd)).then_some(libc::EINVAL))
     })
+}
+
+/// libmlx5 as it would be loaded.
+pub(super) fn mlx5() -> Result<Arc<Mlx5>, VerbsError> {
+    Ok(Arc::new(Mlx5 {
+        is_supported,
+        data_direct_path,
+        reg_dmabuf_mr: mlx5_reg_dmabuf_mr,
+    }))
+}
+
+/// One that is older than the functions.
+pub(super) fn no_mlx5() -> Result<Arc<Mlx5>, VerbsError> {
+    Err(VerbsError::Unsupported {
+        library: "libmlx5.so.1",
+        symbol: "mlx5dv_reg_dmabuf_mr@MLX5_1.25",
+        why: "undefined symbol".into(),
+    })
+}
+
+fn data_direct(context: *mut abi::Context) -> DataDirectPath {
+    let world = world();
+    let nic = world.nics.get(&nic_of(context));
+    nic.map_or(DataDirectPath::OtherMaker, |nic| nic.behaviour.data_direct)
+}
+
+unsafe extern "C" fn is_supported(device: *mut abi::Device) -> bool {
+    // SAFETY: a device of this module's, whose name is a C string.
+    let name = unsafe { std::ffi::CStr::from_ptr((*device).name.as_ptr()) };
+    let world = world();
+    let nic = world.nics.get(name.to_string_lossy().as_ref());
+    nic.is_some_and(|nic| nic.behaviour.data_direct != DataDirectPath::OtherMaker)
+}
+
+unsafe extern "C" fn data_direct_path(
+    context: *mut abi::Context,
+    path: *mut c_char,
+    room: usize,
+) -> c_int {
+    const AT: &std::ffi::CStr = c"/devices/pci0000:00/0000:0a:00.0";
+    match data_direct(context) {
+        DataDirectPath::OtherMaker | DataDirectPath::Absent => libc::ENODEV,
+        _ if room < AT.count_bytes() + 1 => libc::ENOSPC,
+        _ => {
+            // SAFETY: there is room for it, the zero byte included.
+            unsafe { std::ptr::copy_nonoverlapping(AT.as_ptr(), path, AT.count_bytes() + 1) };
+            0
+        }
+    }
+}
+
+#[allow(clippy::too_many_arguments, reason = "as the C function has")]
+unsafe extern "C" fn mlx5_reg_dmabuf_mr(
+    pd: *mut abi::Pd,
+    offset: u64,
+    len: usize,
+    iova: u64,
+    fd: c_int,
+    access: c_int,
+    mlx5_access: c_int,
+) -> *mut abi::Mr {
+    let access = access as c_uint;
+    let asked = Asked {
+        call: "mlx5dv_reg_dmabuf_mr",
+        offset,
+        len,
+        iova,
+        relaxed: access & abi::ACCESS_RELAXED_ORDERING != 0,
+    };
+    register(pd, asked, access, |nic| match nic.data_direct {
+        DataDirectPath::There if mlx5_access == ACCESS_DATA_DIRECT && is_for_pcie(fd) => None,
+        DataDirectPath::Refused(errno) => Some(errno),
+        _ => Some(libc::EINVAL),
+    })
+}
+
+/// Whether a descriptor may be one of the PCIe mapping; the GPUs of this crate do not mark theirs.
+fn is_for_pcie(fd: c_int) -> bool {
+    let of_a_gpu = std::fs::read_link(format!("/proc/self/fd/{fd}"))
+        .is_ok_and(|name| name.to_string_lossy().contains("fake-gpu"));
+    of_a_gpu || is_pcie_mapping(fd)
 }
 
 /// The tests' exporter marks the descriptor of the PCIe mapping by its file's name.

@@ -393,6 +393,7 @@ fn given_an_old_library_the_missing_function_is_named_with_its_version() {
     let old = Library {
         iova2: false,
         dma_buf: false,
+        mlx5: true,
     };
     let verbs: Verbs = nic.verbs_of(old);
     let domain = verbs

@@ -145,6 +145,21 @@ pub(super) fn no_pcie_mapping(nic: &str, owner: &str, refused: &Refused) -> Obst
     ))
 }
 
+pub(super) fn no_data_direct(nic: &str, owner: &str, refused: &Refused) -> Obstacle {
+    let at = match refused {
+        Refused::Export(error) => error.call,
+        Refused::Register(_) => "mlx5dv_reg_dmabuf_mr",
+    };
+    Obstacle::slows(
+        Code::NoPcieMapping,
+        format!("{nic} has a data-direct path, and does not reach {owner} by it"),
+    )
+    .seen(at, refused.to_string())
+    .fixed_by(Fix::by_hand(
+        "Update the GPU's driver (CUDA 12.8 or newer) and the NIC's, or accept the way through the CPU.",
+    ))
+}
+
 pub(super) fn strict_ordering(nic: &str, why: &str) -> Obstacle {
     Obstacle::slows(
         Code::RelaxedOrderingOff,

@@ -5,7 +5,7 @@ use std::cell::RefCell;
 use crowfly_route::obstacle::Effect;
 use proptest::prelude::*;
 
-use super::super::fake::{Asked, Behaviour, FakeNic, Library};
+use super::super::fake::{Asked, Behaviour, DataDirectPath, FakeNic, Library};
 use super::*;
 
 /// Device memory by its address only: it is never touched here.
@@ -172,7 +172,7 @@ fn the_descriptor_is_closed_once_the_region_is_registered() {
 }
 
 #[test]
-fn given_a_data_direct_nic_the_pcie_mapping_is_used() {
+fn given_a_gpu_on_a_coherent_link_the_pcie_mapping_is_used() {
     let rig = rig("direct", Behaviour::default());
     let driver = Driver {
         pcie: true,
@@ -218,6 +218,144 @@ fn given_einval_when_the_pcie_mapping_is_registered_the_default_one_is_used_and_
     assert_eq!(done.way, Way::DmaBuf(Mapping::Default));
     let codes: Vec<Code> = done.obstacles.iter().map(|o| o.code).collect();
     assert!(codes.contains(&Code::NoPcieMapping), "{codes:?}");
+}
+
+fn with_path(name: &str, data_direct: DataDirectPath) -> Rig {
+    rig(
+        name,
+        Behaviour {
+            data_direct,
+            ..Behaviour::default()
+        },
+    )
+}
+
+/// By which calls dma-bufs were registered, and in which order.
+fn calls(rig: &Rig) -> Vec<&'static str> {
+    let asked = rig.nic.asked().into_iter().map(|asked| asked.call);
+    asked.filter(|call| call.contains("dmabuf")).collect()
+}
+
+#[test]
+fn given_a_nic_with_a_data_direct_path_memory_is_mapped_by_pcie_and_registered_for_it() {
+    let rig = with_path("direct", DataDirectPath::There);
+    let driver = Driver::default();
+    let done = rig.device(&driver).expect("registered");
+    assert_eq!(done.way, Way::DataDirect);
+    assert_eq!(done.obstacles, []);
+    assert!(done.relaxed_ordering);
+    assert!(
+        matches!(done.flush, Flush::SplitPaths(_)),
+        "{:?}",
+        done.flush
+    );
+    assert_eq!(calls(&rig), ["mlx5dv_reg_dmabuf_mr"]);
+    assert_eq!(driver.exported.borrow()[0].2, Mapping::Pcie);
+    let asked = rig.nic.asked().pop().expect("registered");
+    assert_eq!((asked.offset, asked.len, asked.iova), (0x200, LEN, ADDRESS));
+    drop(done);
+    assert_eq!(rig.nic.regions(), 0);
+}
+
+#[test]
+fn given_that_the_data_direct_path_is_refused_the_next_best_way_is_taken_and_it_is_said() {
+    // (the GPU is on a coherent link, the driver's answer to the PCIe mapping, the way, the calls)
+    let plain = ["mlx5dv_reg_dmabuf_mr", "ibv_reg_dmabuf_mr"];
+    let cases: [(bool, Option<i32>, Way, &[&str]); 4] = [
+        (false, None, Way::DmaBuf(Mapping::Default), &plain),
+        (true, None, Way::DmaBuf(Mapping::Pcie), &plain),
+        (
+            false,
+            Some(ExportError::NOT_SUPPORTED),
+            Way::DmaBuf(Mapping::Default),
+            &plain[1..],
+        ),
+        (
+            true,
+            Some(ExportError::NOT_SUPPORTED),
+            Way::DmaBuf(Mapping::Default),
+            &plain[1..],
+        ),
+    ];
+    for (at, (pcie, refuses_pcie, way, expected)) in cases.into_iter().enumerate() {
+        let rig = with_path(
+            &format!("next{at}"),
+            DataDirectPath::Refused(libc::EOPNOTSUPP),
+        );
+        let driver = Driver {
+            pcie,
+            refuses_pcie,
+            ..Driver::default()
+        };
+        let done = rig.device(&driver).expect("registered");
+        assert_eq!(done.way, way, "{at}");
+        assert_eq!(calls(&rig), expected, "{at}");
+        let first = done.obstacles.first().expect("it is said");
+        assert_eq!(
+            (first.code, first.effect),
+            (Code::NoPcieMapping, Effect::Slows)
+        );
+        assert!(first.summary.contains("data-direct"), "{}", first.summary);
+        let why = if refuses_pcie.is_some() {
+            "801"
+        } else {
+            "mlx5dv_reg_dmabuf_mr"
+        };
+        assert!(first.evidence[0].shows.contains(why), "{first:?}");
+    }
+}
+
+#[test]
+fn what_has_no_data_direct_path_is_registered_as_ever_and_nothing_is_said_of_it() {
+    for (at, path) in [DataDirectPath::OtherMaker, DataDirectPath::Absent]
+        .into_iter()
+        .enumerate()
+    {
+        let rig = with_path(&format!("without{at}"), path);
+        let Err(NoDataDirect::Absent(_)) = rig.domain.data_direct() else {
+            panic!("{:?}", rig.domain.data_direct())
+        };
+        let done = rig.device(&Driver::default()).expect("registered");
+        assert_eq!(done.way, Way::DmaBuf(Mapping::Default));
+        assert_eq!(done.obstacles, []);
+        assert_eq!(calls(&rig), ["ibv_reg_dmabuf_mr"]);
+    }
+}
+
+#[test]
+fn given_a_libmlx5_that_is_too_old_it_is_not_claimed_that_the_nic_has_no_data_direct_path() {
+    let behaviour = Behaviour {
+        data_direct: DataDirectPath::There,
+        dma_buf_pcie_invalid: true,
+        ..Behaviour::default()
+    };
+    let nic = FakeNic::plug("oldlib", behaviour);
+    let old = nic.verbs_of(Library {
+        iova2: true,
+        dma_buf: true,
+        mlx5: false,
+    });
+    let domain = old
+        .open("oldlib")
+        .and_then(|context| context.protection_domain());
+    let domain = domain.expect("a domain");
+    let Err(NoDataDirect::Unknown(error)) = domain.data_direct() else {
+        panic!("{:?}", domain.data_direct())
+    };
+    assert_eq!(error.code(), "unsupported");
+    let rig = Rig { nic, domain };
+    let driver = Driver {
+        pcie: true,
+        ..Driver::default()
+    };
+    let done = rig.device(&driver).expect("registered");
+    assert_eq!(done.way, Way::DmaBuf(Mapping::Default));
+    let note = &done.obstacles[0];
+    let mut shown = note.evidence.iter().map(|evidence| evidence.shows.as_str());
+    assert!(
+        shown.any(|shows| shows.contains("mlx5dv_reg_dmabuf_mr@MLX5_1.25")),
+        "{note:?}"
+    );
 }
 
 #[test]
@@ -333,6 +471,7 @@ fn given_an_old_library_it_is_the_librarys_obstacle() {
     let old = Library {
         iova2: true,
         dma_buf: false,
+        mlx5: true,
     };
     let context = nic.verbs_of(old).open("old_library").expect("plugged in");
     let domain = context.protection_domain().expect("a domain");

@@ -37,6 +37,9 @@ impl Flush {
     pub(super) fn of(facts: &GpuFacts, way: Way) -> Self {
         let split = facts.coherent_link && way == Way::DmaBuf(Mapping::Pcie);
         match facts.compute_capability {
+            _ if way == Way::DataDirect => Self::SplitPaths(
+                "the data goes by the NIC's data-direct function and the completion by another",
+            ),
             _ if split => Self::SplitPaths(
                 "the data goes over PCIe and the completion over the coherent link",
             ),
@@ -91,6 +94,10 @@ mod tests {
         ));
         assert!(matches!(
             Flush::of(&gpu(9, true), pcie),
+            Flush::SplitPaths(_)
+        ));
+        assert!(matches!(
+            Flush::of(&gpu(10, false), Way::DataDirect),
             Flush::SplitPaths(_)
         ));
         assert!(matches!(
