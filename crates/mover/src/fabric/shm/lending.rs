@@ -138,8 +138,7 @@ impl ShmLink {
         let Some(process) = self.process else {
             return false;
         };
-        let gone = rustix::process::test_kill_process(process) == Err(rustix::io::Errno::SRCH);
-        gone || process == rustix::process::getpid()
+        has_ended(process) || process == rustix::process::getpid()
     }
 
     /// The peer withdraws a region: nothing here touches it any more when this returns, and `answer`
@@ -181,6 +180,19 @@ impl ShmLink {
             self.ended(op.id.0, Err(OpError::Op(gone)));
         }
     }
+}
+
+/// Whether a process has given its memory back: it is gone, or nobody has asked yet how it ended.
+fn has_ended(process: rustix::process::Pid) -> bool {
+    if rustix::process::test_kill_process(process) == Err(rustix::io::Errno::SRCH) {
+        return true;
+    }
+    let stat = std::fs::read_to_string(format!("/proc/{}/stat", process.as_raw_nonzero()));
+    // The state is behind the name, which may have anything in it (proc_pid_stat(5)).
+    stat.is_ok_and(|stat| {
+        let state = stat.rsplit_once(')').map(|(_, rest)| rest.trim_start());
+        state.is_some_and(|rest| rest.starts_with(['Z', 'X']))
+    })
 }
 
 fn capability_of(body: &[u8]) -> Result<Capability, Violation> {
@@ -243,5 +255,30 @@ impl Handler for ShmLink {
         if let Some(events) = self.events.upgrade() {
             events.down(self.rail, why);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::process::{Command, Stdio};
+
+    use super::*;
+
+    #[test]
+    fn a_process_has_ended_when_its_memory_is_gone_even_before_anybody_asks_how() {
+        let mut waits = Command::new("cat");
+        let mut process = waits.stdin(Stdio::piped()).stdout(Stdio::null()).spawn();
+        let process = process.as_mut().expect("started");
+        let pid = rustix::process::Pid::from_child(process);
+        assert!(!has_ended(pid));
+        assert!(!has_ended(rustix::process::getpid()));
+        drop(process.stdin.take());
+        let until = Instant::now() + Duration::from_secs(10);
+        while !has_ended(pid) && Instant::now() < until {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        assert!(has_ended(pid), "it is a zombie");
+        process.wait().expect("it ended");
+        assert!(has_ended(pid));
     }
 }
