@@ -3,7 +3,7 @@
 //!
 //! [`Gpu::open`] takes a GPU; [`Gpu::find_storage`] finds out, in a child process, whether its
 //! maker's storage library goes straight for a file, and says why not. [`copy()`] moves a loaded
-//! region to another GPU or to host memory. [`queued`] puts transfers into the order of a stream, so
+//! region to another GPU or to host memory. [`PlainCopy`] is what rates are held against. [`queued`] puts transfers into the order of a stream, so
 //! that a kernel can follow a load without the host waiting in between.
 
 use std::fmt;
@@ -21,12 +21,14 @@ use crowfly_route::receipt::Path as EnginePath;
 use crowfly_route::units::PciAddress;
 
 mod copy;
+mod plain;
 pub mod queued;
 mod sample;
 
 pub(crate) use copy::no_peer_access;
 pub use copy::{CopyRequest, To, copy};
 pub use crowfly_machine::gpu::{DeviceMemory, Stream};
+pub use plain::PlainCopy;
 pub use sample::{Sample, digest_of};
 
 /// A GPU, open for transfers.
@@ -37,6 +39,15 @@ pub struct Gpu {
     storage: Option<Arc<Driver>>,
     obstacles: Vec<Obstacle>,
 }
+
+/// The same device, open once.
+impl PartialEq for Gpu {
+    fn eq(&self, other: &Self) -> bool {
+        self.index == other.index && Arc::ptr_eq(&self.device, &other.device)
+    }
+}
+
+impl Eq for Gpu {}
 
 impl Gpu {
     /// Opens the GPU at an address by the runtime that shows it, as number `index` in PCI address
@@ -197,7 +208,7 @@ impl Gpu {
     /// Who exports its memory to the fabric's NICs, and what they have to know of it.
     pub fn exporter(&self) -> (Arc<dyn Exporter + Send + Sync>, GpuFacts) {
         let owner = self.place().to_string();
-        let exporter = GpuExporter::new(Arc::clone(&self.device), owner, false);
+        let exporter = GpuExporter::new(Arc::clone(&self.device), owner);
         (Arc::new(exporter), self.device.facts().for_registration())
     }
 }

@@ -10,7 +10,7 @@ use crowfly_machine::gpu::fake::{FakeGpus, Model, POISON};
 use crowfly_machine::gpu_storage::fake::{Behaviour, FakeStorage, Mode};
 use crowfly_machine::gpu_storage::{Compat, Driver};
 use crowfly_mover::gpu::queued::{self, StreamFile};
-use crowfly_mover::gpu::{CopyRequest, DeviceMemory, Gpu, Stream, To, copy};
+use crowfly_mover::gpu::{CopyRequest, DeviceMemory, Gpu, PlainCopy, Stream, To, copy};
 use crowfly_mover::{
     Destination, Engine, Loaded, Piece, Region, Request, SaveRequest, Source, TransferError, Verify,
 };
@@ -105,6 +105,24 @@ fn codes(loaded: &Loaded) -> Vec<Code> {
 }
 
 const ALL: Bytes = Bytes(LENGTH as u64);
+
+#[test]
+fn a_plain_copy_is_the_runtime_s_alone_from_pinned_or_from_pageable_memory() {
+    let gpus = FakeGpus::cuda(1);
+    let gpu = open(&gpus, 0);
+    for (pinned, unpinned) in [(true, 0), (false, LENGTH as u64)] {
+        let before = gpus.unpinned_bytes();
+        let plain = PlainCopy::new(&gpu, LENGTH, pinned).expect("room");
+        plain.run().expect("copied");
+        assert!(gpus.bytes(plain.target()).iter().all(|byte| *byte == 0x5a));
+        assert_eq!(gpus.unpinned_bytes() - before, unpinned);
+    }
+    gpus.fail("cuMemHostRegister", 0, UNKNOWN);
+    let error = PlainCopy::new(&gpu, 4096, true).expect_err("not pinned");
+    assert_eq!(error.code(), "gpu-call-failed");
+    drop(gpu);
+    assert_eq!(gpus.alive(), 0);
+}
 
 #[test]
 fn given_no_storage_library_a_load_is_staged_through_pinned_memory_and_says_so() {
