@@ -52,13 +52,16 @@ fn given_no_gpu_every_command_that_names_one_says_so_with_a_way_out() {
     );
     let out = saved.to_str().expect("text").to_owned();
     let served = format!("m=gpu:0:{file}");
-    let commands: [&[&str]; 8] = [
+    let commands: [&[&str]; 10] = [
         &["load", "--to", "gpu:0", &file],
         &["cp", &file, "gpu:0"],
         &["cp", "gpu:0", &out],
         &["cp", "gpu:0", "gpu:1"],
         &["cp", "gpu:0", "host:"],
         &["cp", "host:", "gpu:0"],
+        // Before anybody is connected to.
+        &["cp", "crowfly://127.0.0.1:1/m", "gpu:0"],
+        &["cp", "gpu:0", "crowfly://127.0.0.1:1/m"],
         &["serve", "--listen", "127.0.0.1:0", "--on-gpu", &served],
         &["bench", "net", "--memory", "gpu:0"],
     ];
@@ -86,7 +89,11 @@ fn what_makes_no_sense_with_a_gpu_is_refused_before_one_is_looked_for() {
     let usage = ("usage".into(), Some(64));
     assert_eq!(refused(&["cp", "-r", ".", "gpu:0"]), usage);
     assert_eq!(refused(&["cp", "--resume", "m", "gpu:0"]), usage);
+    assert_eq!(refused(&["cp", "-p", "crowfly://h:1/m", "gpu:0"]), usage);
+    assert_eq!(refused(&["cp", "--nic", "eth0", "m", "gpu:0"]), usage);
     assert_eq!(refused(&["serve", "--on-gpu", "m=0:file"]), usage);
+    let objects = ("not-built".into(), Some(69));
+    assert_eq!(refused(&["cp", "s3://bucket/m", "gpu:0"]), objects);
     assert_eq!(
         refused(&["bench", "net", "--memory", "nic:eth0"]),
         ("not-a-memory".into(), Some(64))

@@ -55,6 +55,7 @@ mod transfer;
 pub mod verbs;
 mod wire;
 
+pub(crate) use account::less_certain;
 pub use counter::{ImmCounter, MAX_COUNTERS, Reaches};
 pub use descriptor::{
     BadDescriptor, DESCRIPTOR_VERSION, Grant, MAX_DESCRIPTOR, MAX_GRANTS, MAX_NIC_KEY,

@@ -1,65 +1,16 @@
 //! Certificates of both ends: who is trusted is served, everyone else is told why not.
 
 use std::fs;
-use std::path::Path;
 
 use crowfly_mover::service::{Auth, Identity, Side};
-use rcgen::{
-    BasicConstraints, CertificateParams, CertifiedIssuer, ExtendedKeyUsagePurpose, IsCa, KeyPair,
-    date_time_ymd,
-};
 
+#[path = "service_support/authority.rs"]
+mod authority;
 #[path = "service_support/stage.rs"]
 mod stage;
 
+use authority::Authority;
 use stage::{Stage, copy};
-
-/// An authority, and a folder for what it signs.
-struct Authority {
-    issuer: CertifiedIssuer<'static, KeyPair>,
-    folder: tempfile::TempDir,
-}
-
-impl Authority {
-    fn new() -> Self {
-        let mut params = CertificateParams::new(Vec::new()).expect("parameters");
-        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
-        let key = KeyPair::generate().expect("a key");
-        let issuer = CertifiedIssuer::self_signed(params, key).expect("signed");
-        let folder = tempfile::tempdir().expect("a folder");
-        fs::write(folder.path().join("ca.pem"), issuer.pem()).expect("written");
-        Self { issuer, folder }
-    }
-
-    /// Files of a certificate for `host`, valid until the year `until`.
-    fn sign(&self, name: &str, host: &str, until: i32) {
-        let mut params = CertificateParams::new(vec![host.to_owned()]).expect("parameters");
-        params.not_before = date_time_ymd(2020, 1, 1);
-        params.not_after = date_time_ymd(until, 1, 1);
-        params.extended_key_usages = vec![
-            ExtendedKeyUsagePurpose::ServerAuth,
-            ExtendedKeyUsagePurpose::ClientAuth,
-        ];
-        let key = KeyPair::generate().expect("a key");
-        let certificate = params.signed_by(&key, &self.issuer).expect("signed");
-        let write = |end: &str, text: String| {
-            fs::write(self.folder.path().join(format!("{name}.{end}")), text).expect("written");
-        };
-        write("pem", certificate.pem());
-        write("key", key.serialize_pem());
-    }
-
-    fn ca(&self) -> std::path::PathBuf {
-        self.folder.path().join("ca.pem")
-    }
-
-    /// What was signed under a name, trusting the authorities in a file.
-    fn identity(&self, name: &str, trusts: &Path) -> Auth {
-        let at = |end: &str| self.folder.path().join(format!("{name}.{end}"));
-        let identity = Identity::read(&at("pem"), &at("key"), trusts).expect("an identity");
-        Auth::Certificates(identity)
-    }
-}
 
 /// How a copy of a file from a server with `server`'s certificate ends for a peer with `peer`'s.
 fn outcome(server: Auth, peer: Auth) -> Result<u64, &'static str> {

@@ -111,16 +111,38 @@ pub fn run(args: &CpArgs, out: &mut Output) -> Result<Exit, Failure> {
     let (from, to) = (side(&args.from)?, side(&args.to)?);
     let mut sides = [&from, &to].into_iter();
     let dialing = match sides.any(|side| matches!(side, Side::Served(_))) {
-        true => Dialing {
-            auth: args.connection.auth(Missing::Refused, out)?,
-            fabric: args.connection.fabric()?,
-            patience: PATIENCE,
-        },
+        true => dialing(args, out)?,
         false => {
             args.connection.is_not_given()?;
             Dialing::by(Auth::Open)?
         }
     };
+    let cp = carry(args, (from, to), dialing, out)?;
+    show(&cp, out)
+}
+
+/// How a server is connected to.
+fn dialing(args: &CpArgs, out: &mut Output) -> Result<Dialing, Failure> {
+    Ok(Dialing {
+        auth: args.connection.auth(Missing::Refused, out)?,
+        fabric: args.connection.fabric()?,
+        patience: PATIENCE,
+    })
+}
+
+fn show(cp: &Cp, out: &mut Output) -> Result<Exit, Failure> {
+    let detailed = out.verbose();
+    out.show(cp, |columns| render::cp::render(cp, columns, detailed))?;
+    Ok(Exit::Ok)
+}
+
+/// Copies from one side to the other, with the progress on the screen.
+fn carry(
+    args: &CpArgs,
+    (from, to): (Side, Side),
+    dialing: Dialing,
+    out: &Output,
+) -> Result<Cp, Failure> {
     let asked = Asked {
         from: from.clone(),
         to: to.clone(),
@@ -136,7 +158,7 @@ pub fn run(args: &CpArgs, out: &mut Output) -> Result<Exit, Failure> {
         watch: Some(leftovers()),
     };
     let copied = follow(Copy::start(asked)?, &from, out)?;
-    let cp = Cp {
+    Ok(Cp {
         schema: CP_SCHEMA,
         from: from.place(),
         to: to.place(),
@@ -144,13 +166,10 @@ pub fn run(args: &CpArgs, out: &mut Output) -> Result<Exit, Failure> {
         folders: copied.folders,
         resumed: copied.resumed,
         skipped: copied.skipped,
-        kept: to != Side::Host,
+        kept: !to.drops(),
         legs: copied.legs,
         receipt: copied.receipt,
-    };
-    let detailed = out.verbose();
-    out.show(&cp, |columns| render::cp::render(&cp, columns, detailed))?;
-    Ok(Exit::Ok)
+    })
 }
 
 /// Waits for a copy, with its progress on the screen.
@@ -221,7 +240,7 @@ fn side(text: &OsStr) -> Result<Side, Failure> {
         Place::Gpu(_) | Place::Object(_) => {
             let what = match place {
                 Place::Gpu(_) => format!(
-                    "between {place} and a server or a store this build copies nothing, only within the machine"
+                    "between {place} and an object store this build copies nothing: copy to a file first"
                 ),
                 _ => format!("this build has no engine that copies from or to {place}"),
             };

@@ -521,12 +521,16 @@ impl Span {
         let mut done = 0;
         while done < len {
             let rest = out.get_mut(done..len).unwrap_or_default();
-            done += self.part().skip(done).drain(|bytes, there| {
-                let len = there.min(rest.len());
-                // SAFETY: `drain` gives memory of `there` bytes, which no exclusive slice overlaps.
-                unsafe { std::ptr::copy_nonoverlapping(bytes, rest.as_mut_ptr(), len) };
-                Ok(len)
-            })?;
+            done += self
+                .part()
+                .skip(done)
+                .first(len - done)
+                .drain(|bytes, there| {
+                    let len = there.min(rest.len());
+                    // SAFETY: `drain` gives memory of `there` bytes, which no exclusive slice overlaps.
+                    unsafe { std::ptr::copy_nonoverlapping(bytes, rest.as_mut_ptr(), len) };
+                    Ok(len)
+                })?;
         }
         Ok(len)
     }

@@ -218,7 +218,17 @@ impl Fabric {
     /// `require`, when no NIC that moves bytes directly could register it; with what each one's
     /// real attempt met.
     pub fn register(&self, buffer: Buffer, access: Access) -> Result<Region, FabricError> {
-        self.register_backing(buffer.into_backing(), access)
+        self.register_by(buffer, access, self.core.settings.policy)
+    }
+
+    /// The same, by another policy than the fabric's.
+    pub(crate) fn register_by(
+        &self,
+        buffer: Buffer,
+        access: Access,
+        policy: Policy,
+    ) -> Result<Region, FabricError> {
+        self.register_backing(buffer.into_backing(), access, policy)
     }
 
     /// Registers memory here that another fabric of this process has registered already: both may touch
@@ -231,13 +241,15 @@ impl Fabric {
         region: &Region,
         access: Access,
     ) -> Result<Region, FabricError> {
-        self.register_backing(Arc::clone(region.backing()), access)
+        let policy = self.core.settings.policy;
+        self.register_backing(Arc::clone(region.backing()), access, policy)
     }
 
     fn register_backing(
         &self,
         backing: Arc<Backing>,
         access: Access,
+        policy: Policy,
     ) -> Result<Region, FabricError> {
         if access.allows_write() && !backing.writable() {
             let what = "writes: its memory may only be read";
@@ -266,7 +278,7 @@ impl Fabric {
                 Err(obstacles) => registrations.refused.push((path, nic, obstacles)),
             }
         }
-        if self.core.settings.policy == Policy::Require && !direct {
+        if policy == Policy::Require && !direct {
             let obstacles = registrations.refused.iter().flat_map(|r| r.2.clone());
             return Err(FabricError::Registration {
                 obstacles: obstacles.collect(),

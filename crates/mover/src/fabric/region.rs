@@ -7,8 +7,9 @@ use std::time::{Duration, Instant};
 
 use crowfly_route::obstacle::Obstacle;
 use crowfly_route::place::Place;
-use crowfly_route::receipt::Path;
+use crowfly_route::receipt::{Path, Visibility};
 
+use super::account::less_certain;
 use super::descriptor::{RegionDescriptor, check};
 use super::error::FabricError;
 use super::gate::Gate;
@@ -238,8 +239,30 @@ impl Region {
     /// Copies bytes out, from `offset` on; returns how many there were, none when the GPU whose memory
     /// it is fails. What a peer writes at the same time may be seen in part.
     pub fn read_at(&self, offset: usize, out: &mut [u8]) -> usize {
+        self.fetch_at(offset, out).unwrap_or(0)
+    }
+
+    /// As [`Region::read_at`], with what the GPU answered where it fails.
+    pub(crate) fn fetch_at(&self, offset: usize, out: &mut [u8]) -> Result<usize, FabricError> {
         let span = self.core.span(offset.min(self.len())..self.len());
-        span.and_then(|span| span.get(out).ok()).unwrap_or(0)
+        let Some(span) = span else { return Ok(0) };
+        span.get(out).map_err(|error| FabricError::GpuFailed {
+            gpu: self.place().to_string(),
+            why: error.to_string(),
+        })
+    }
+
+    /// Has the GPU whose memory it is see what NICs wrote there, and says how: the least certain of what
+    /// its NICs say. `None` of host memory.
+    pub(crate) fn show(&self) -> Option<Visibility> {
+        self.core.backing.device()?;
+        let done = self.core.registrations.done.iter();
+        let said = done.map(|known| match &known.registration.flush {
+            Some(flush) => flush(),
+            None => known.registration.visibility.clone(),
+        });
+        let least = said.reduce(less_certain);
+        Some(least.unwrap_or_else(Registration::copied_by_the_gpu))
     }
 
     /// Copies bytes in, from `offset` on; returns how many fitted, none when the memory can only

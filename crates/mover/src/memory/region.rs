@@ -21,6 +21,15 @@ pub struct Region {
     bytes: Range<usize>,
 }
 
+/// The same bytes of the same memory, whatever they hold.
+impl PartialEq for Region {
+    fn eq(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.memory, &other.memory) && self.bytes == other.bytes
+    }
+}
+
+impl Eq for Region {}
+
 impl Region {
     pub(crate) fn new(memory: Arc<Memory>, bytes: Range<usize>) -> Self {
         assert!(

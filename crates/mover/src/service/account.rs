@@ -4,13 +4,13 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use crowfly_route::hop::{Carrier, Class, CpuWork, Hop, HostUse, Route, Stop};
 use crowfly_route::obstacle::{Code, Obstacle};
-use crowfly_route::place::Place;
-use crowfly_route::receipt::{CpuSeconds, Path, Share};
+use crowfly_route::place::{Memory, Place};
+use crowfly_route::receipt::{CpuSeconds, Path, Share, Visibility};
 use crowfly_route::units::Bytes;
 use serde::{Deserialize, Serialize};
 
 use super::limits::{MAX_ACCOUNT, MAX_OBSTACLES};
-use crate::fabric::Delivery;
+use crate::fabric::{Delivery, less_certain};
 use crate::job::Ledger;
 use crate::objects::Object;
 use crate::pass;
@@ -54,6 +54,9 @@ pub struct Leg {
     pub retries: u64,
     /// Bytes that devices moved beyond those asked for.
     pub overread: Bytes,
+    /// Bytes that passed host memory on this leg beside its ends, as those of a GPU may have to.
+    #[serde(default)]
+    pub bounced: Bytes,
     /// The hops of the path that carried most.
     pub hops: Vec<Hop>,
     /// Why no better way was taken.
@@ -72,6 +75,7 @@ impl Leg {
             },
             retries: 0,
             overread: Bytes(0),
+            bounced: Bytes(0),
             hops: Vec::new(),
             obstacles: Vec::new(),
         }
@@ -94,6 +98,7 @@ impl Leg {
         self.cpu.system += other.cpu.system;
         self.retries += other.retries;
         self.overread += other.overread;
+        self.bounced += other.bounced;
         if self.hops.is_empty() {
             self.hops = other.hops;
         }
@@ -109,13 +114,39 @@ impl Leg {
     }
 }
 
+const fn is_gpu(place: &Place) -> bool {
+    matches!(place, Place::Gpu(_) | Place::Remote(Memory::Gpu(_)))
+}
+
 /// The legs of one copy, from the source to the destination.
 #[derive(Debug, Default)]
-pub(crate) struct Legs(Mutex<Vec<Leg>>);
+pub(crate) struct Legs {
+    legs: Mutex<Vec<Leg>>,
+    /// Whether the GPU that the bytes are for sees them; `None` where they are for host memory.
+    visibility: Mutex<Option<Visibility>>,
+}
+
+fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
 
 impl Legs {
     fn legs(&self) -> MutexGuard<'_, Vec<Leg>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        locked(&self.legs)
+    }
+
+    /// What came of showing a part to the GPU whose memory it is in.
+    pub(crate) fn shown(&self, said: Visibility) {
+        let mut known = locked(&self.visibility);
+        *known = Some(match known.take() {
+            Some(before) => less_certain(before, said),
+            None => said,
+        });
+    }
+
+    /// Whether the GPU that the bytes are for sees them; `None` where they are for host memory.
+    pub(crate) fn visibility(&self) -> Option<Visibility> {
+        locked(&self.visibility).clone()
     }
 
     /// Adds to the leg that does the same at the same end.
@@ -156,6 +187,10 @@ impl Legs {
             cpu: receipt.cpu,
             retries: receipt.retries,
             overread: receipt.overread,
+            bounced: match is_gpu(&receipt.from) || is_gpu(&receipt.to) {
+                true => receipt.bounced,
+                false => Bytes(0),
+            },
             hops: receipt.route.hops,
             obstacles: receipt.obstacles,
         });

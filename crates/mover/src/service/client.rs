@@ -19,6 +19,7 @@ use super::name::{Location, Name, RelativePath};
 use super::ring::{Ring, Slot};
 use super::server::Auth;
 use crate::fabric::{Access, Fabric, Options, Peer, RegionDescriptor, Settings};
+use crate::gpu::Gpu;
 
 mod dial;
 mod line;
@@ -43,8 +44,32 @@ pub(crate) struct Purpose<'o> {
     pub access: Access,
     /// How far the bytes may stray. Under `require` there has to be a direct path from the beginning.
     pub policy: Policy,
-    /// Another connection, whose buffers are used for this one as well.
-    pub other: Option<&'o Client>,
+    /// Where the bytes are on this side of the connection.
+    pub buffers: Buffers<'o>,
+}
+
+/// Where the bytes of a copy are on this side of a connection.
+#[derive(Clone, Copy)]
+pub(crate) enum Buffers<'o> {
+    /// In buffers of host memory.
+    Host,
+    /// In buffers of a GPU's memory.
+    Gpu(&'o Gpu),
+    /// Where they were loaded; there are no buffers.
+    Loaded(&'o crate::Region),
+    /// In the buffers of another connection.
+    Of(&'o Client),
+}
+
+impl Purpose<'_> {
+    fn ring(&self, fabric: &Fabric) -> Result<Ring, ServiceError> {
+        match self.buffers {
+            Buffers::Host => Ring::registered(fabric, WINDOW, self.access),
+            Buffers::Gpu(gpu) => Ring::on_gpu(fabric, gpu, WINDOW, (self.access, self.policy)),
+            Buffers::Loaded(region) => Ring::of_loaded(fabric, region, self.policy),
+            Buffers::Of(other) => other.ring.also_registered(fabric, self.access),
+        }
+    }
 }
 
 impl Dialing {
@@ -121,10 +146,7 @@ impl Client {
                 (fabric, channel, peer)
             }
         };
-        let ring = match purpose.other {
-            None => Ring::registered(&fabric, WINDOW, purpose.access)?,
-            Some(other) => other.ring.also_registered(&fabric, purpose.access)?,
-        };
+        let ring = purpose.ring(&fabric)?;
         let line = Arc::new(Line {
             channel,
             peer,

@@ -2,7 +2,7 @@
 //! at a time; nothing appears under its name before it is whole.
 
 use std::fmt;
-use std::path::{Path as FsPath, PathBuf};
+use std::path::Path as FsPath;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::JoinHandle;
@@ -10,7 +10,6 @@ use std::time::{Duration, Instant};
 
 use crowfly_route::hop::Class;
 use crowfly_route::obstacle::Obstacle;
-use crowfly_route::place::Place;
 use crowfly_route::policy::Policy;
 use crowfly_route::receipt::{
     CpuSeconds, RECEIPT_SCHEMA, Receipt, Share, Verification, Visibility,
@@ -19,52 +18,25 @@ use crowfly_route::units::Bytes;
 
 use super::account::{Doing, Leg, Legs, route};
 use super::attributes::{Attributes, Wanted};
-use super::client::{Client, Dialing, Purpose};
+use super::client::{Buffers, Client, Dialing, Purpose};
 use super::error::ServiceError;
 use super::limits::{PATIENCE, WINDOW};
-use super::name::Location;
 use super::ring::Ring;
 use crate::digest;
 use crate::fabric::Access;
-use crate::objects::{ObjectUrl, StoreSettings};
+use crate::objects::StoreSettings;
 
 mod batch;
 mod ends;
 mod folders;
 mod plan;
+mod side;
 
 use batch::Batch;
 use folders::Folders;
 use plan::Planned;
-
-/// One side of a copy.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Side {
-    /// A file or folder of this machine.
-    File(PathBuf),
-    /// Host memory, where the bytes are dropped as soon as they have arrived.
-    Host,
-    /// What a server exposes.
-    Served(Location),
-    /// An object in a store, which is read and not written.
-    Object(ObjectUrl),
-}
-
-impl Side {
-    /// As it stands in receipts.
-    pub fn place(&self) -> Place {
-        match self {
-            Self::File(path) => {
-                let absolute = std::path::absolute(path);
-                let path = absolute.as_deref().unwrap_or(path);
-                Place::File(path.display().to_string())
-            }
-            Self::Host => Place::Host(None),
-            Self::Served(location) => Place::Served(location.to_string()),
-            Self::Object(url) => Place::Object(url.to_string()),
-        }
-    }
-}
+pub use side::Side;
+use side::sensible;
 
 /// Told of files that must not outlive a process that ends before its time: the path, and whether it
 /// is about to be made (or else is finished or gone).
@@ -213,45 +185,6 @@ impl Drop for Copy {
     }
 }
 
-/// Refuses what no copy could be.
-fn sensible(asked: &Asked) -> Result<(), ServiceError> {
-    let refuse = |why| {
-        Err(ServiceError::NotCopied {
-            from: asked.from.place().to_string(),
-            to: asked.to.place().to_string(),
-            why,
-        })
-    };
-    match (&asked.from, &asked.to) {
-        (Side::Host, _) => refuse("host memory holds nothing that could be copied"),
-        (_, Side::Object(_)) => refuse("objects are read, and not written by this build"),
-        (Side::Served(from), Side::Served(to)) if is_within(from, to) => {
-            refuse("the destination is the source, or lies in it")
-        }
-        (Side::File(_), Side::Host | Side::File(_)) if asked.policy == Policy::Socket => {
-            refuse("a file of this machine is not read through a socket")
-        }
-        (_, Side::Host) if asked.resume => refuse("bytes that are dropped cannot be resumed"),
-        (_, Side::Host) if asked.preserve => {
-            refuse("bytes that are dropped have no permissions and times to be preserved")
-        }
-        _ if asked.policy == Policy::Staged => {
-            refuse("choose the policy require, prefer or socket")
-        }
-        _ => Ok(()),
-    }
-}
-
-/// Whether one location is the other or lies below it, as far as their names tell.
-fn is_within(outer: &Location, inner: &Location) -> bool {
-    let same = (&outer.server, &outer.name) == (&inner.server, &inner.name);
-    let mut below = inner.path.components();
-    same && outer
-        .path
-        .components()
-        .all(|part| below.next() == Some(part))
-}
-
 /// What all parts of a copy need to know.
 pub(crate) struct Terms {
     /// The connection to the server that has the source.
@@ -331,19 +264,28 @@ fn connect(
     asked: &Asked,
     dialing: &Dialing,
 ) -> Result<(Option<Client>, Option<Client>), ServiceError> {
-    let dial = |side: &Side, access, other: Option<&Client>| match side {
+    let dial = |side: &Side, access, buffers: Buffers<'_>| match side {
         Side::Served(location) => {
             let purpose = Purpose {
                 access,
                 policy: asked.policy,
-                other,
+                buffers,
             };
             Client::connect(location, dialing, &purpose).map(Some)
         }
         _ => Ok(None),
     };
-    let source = dial(&asked.from, Access::WRITE, None)?;
-    let goal = dial(&asked.to, Access::READ, source.as_ref())?;
+    let arriving = match &asked.to {
+        Side::Gpu(gpu) => Buffers::Gpu(gpu),
+        _ => Buffers::Host,
+    };
+    let source = dial(&asked.from, Access::WRITE, arriving)?;
+    let leaving = match (&asked.from, &source) {
+        (Side::Loaded(region), _) => Buffers::Loaded(region),
+        (_, Some(source)) => Buffers::Of(source),
+        _ => Buffers::Host,
+    };
+    let goal = dial(&asked.to, Access::READ, leaving)?;
     Ok((source, goal))
 }
 
@@ -352,6 +294,9 @@ fn run(asked: &Asked, watched: &Watched) -> Result<Copied, ServiceError> {
     let mut dialing = asked.dialing.clone();
     if let Some(timeout) = asked.timeout {
         dialing.patience = dialing.patience.min(timeout);
+    }
+    if let Side::Gpu(gpu) = &asked.to {
+        dialing.fabric.gpus.push(Arc::clone(gpu));
     }
     let (source, goal) = connect(asked, &dialing)?;
     let terms = Terms {
@@ -429,6 +374,7 @@ fn receipt(
     digests: &[Option<u64>],
     legs: &Legs,
 ) -> Receipt {
+    let visibility = legs.visibility();
     let legs = legs.all();
     let (from, to) = (asked.from.place(), asked.to.place());
     let route = route(&legs, &from, &to);
@@ -456,9 +402,9 @@ fn receipt(
         cpu,
         ceiling: route.ceiling().map(|ceiling| ceiling.capacity),
         obstacles,
-        visibility: Visibility::NotNeeded(
-            "host memory is coherent with the CPU and with DMA".into(),
-        ),
+        visibility: visibility.unwrap_or_else(|| {
+            Visibility::NotNeeded("host memory is coherent with the CPU and with DMA".into())
+        }),
         verification: verification(asked, digests),
         route,
         from,
@@ -494,15 +440,17 @@ const ALL_STRAIGHT: &str =
 const IN_BETWEEN: &str =
     "this leg went straight; between the legs the bytes lay in host memory, as in every such copy";
 
-/// Bytes that lay in a buffer between two legs.
+/// Bytes that lay in a buffer between two legs, or in one of a leg's own.
 fn bounced(legs: &[Leg]) -> Bytes {
-    let moving = legs.iter().filter(|leg| leg.bytes().0 > 0);
-    let mut sizes: Vec<Bytes> = moving.map(Leg::bytes).collect();
+    let moving = || legs.iter().filter(|leg| leg.bytes().0 > 0);
+    let mut sizes: Vec<Bytes> = moving().map(Leg::bytes).collect();
     sizes.sort_unstable();
-    match sizes.as_slice() {
+    let between = match sizes.as_slice() {
         [] | [_] => Bytes(0),
         [first, ..] => *first,
-    }
+    };
+    let within = moving().map(|leg| leg.bounced).max();
+    within.map_or(between, |within| within.max(between))
 }
 
 /// Where a server is at one end, both ends made checksums and compared them. Within this process there

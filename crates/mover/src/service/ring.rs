@@ -3,20 +3,27 @@
 
 use std::sync::Arc;
 
+use crowfly_route::policy::Policy;
+use crowfly_route::receipt::Visibility;
+
 use super::error::ServiceError;
 use super::limits::PART;
 use crate::digest::{self, GRID};
-use crate::fabric::{Access, Buffer, Fabric, LocalSlice, Region};
+use crate::fabric::{Access, Buffer, Fabric, FabricError, LocalSlice, Region};
+use crate::gpu::Gpu;
 use crate::memory::Memory;
 use crate::pass::Spot;
 
 /// What is hashed at a time: a copy of bytes that peers could write to, small enough to stay in the
 /// innermost cache of a processor.
 const BITE: usize = 16 << 10;
+/// What is hashed at a time of a GPU's memory, which is waited for each time.
+const DEVICE_BITE: usize = 256 << 10;
 
 /// Buffers of a fixed number.
 pub(crate) struct Ring {
-    memory: Arc<Memory>,
+    /// As storage has them; `None` where no core may touch or write them.
+    memory: Option<Arc<Memory>>,
     region: Option<Region>,
 }
 
@@ -37,8 +44,48 @@ impl Ring {
             what: "its own memory cannot be written to",
         })?;
         Ok(Self {
-            memory,
+            memory: Some(memory),
             region: Some(region),
+        })
+    }
+
+    /// Buffers in a GPU's memory, which the fabric reaches as far as the machine allows.
+    ///
+    /// # Errors
+    /// When the GPU has no room, or nothing reaches it directly and the policy asks for that.
+    pub(crate) fn on_gpu(
+        fabric: &Fabric,
+        gpu: &Gpu,
+        parts: usize,
+        (access, policy): (Access, Policy),
+    ) -> Result<Self, ServiceError> {
+        let buffer = Buffer::on_gpu(gpu, parts * PART as usize)?;
+        Ok(Self {
+            memory: None,
+            region: Some(fabric.register_by(buffer, access, policy)?),
+        })
+    }
+
+    /// What was loaded into memory, in place of buffers: peers read it where it is.
+    ///
+    /// # Errors
+    /// When its bytes could vanish, or nothing reaches them directly and the policy asks for that.
+    pub(crate) fn of_loaded(
+        fabric: &Fabric,
+        loaded: &crate::Region,
+        policy: Policy,
+    ) -> Result<Self, ServiceError> {
+        let buffer = match loaded.device() {
+            Some(_) => Buffer::of_loaded(loaded)?,
+            None => Buffer::loaded(loaded.clone()).ok_or_else(|| ServiceError::WrongKind {
+                path: loaded.place().to_string(),
+                found: "memory whose bytes can vanish",
+                wanted: "plain memory of this process or a GPU's",
+            })?,
+        };
+        Ok(Self {
+            memory: None,
+            region: Some(fabric.register_by(buffer, Access::READ, policy)?),
         })
     }
 
@@ -53,7 +100,7 @@ impl Ring {
     ) -> Result<Self, ServiceError> {
         let region = self.registered_region()?;
         Ok(Self {
-            memory: Arc::clone(&self.memory),
+            memory: self.memory.clone(),
             region: Some(fabric.register_also(region, access)?),
         })
     }
@@ -71,7 +118,7 @@ impl Ring {
     /// When memory cannot be had.
     pub(crate) fn local(parts: usize) -> Result<Self, ServiceError> {
         Ok(Self {
-            memory: Memory::host(parts * PART as usize, None)?,
+            memory: Some(Memory::host(parts * PART as usize, None)?),
             region: None,
         })
     }
@@ -83,9 +130,14 @@ impl Ring {
 
     /// Buffer number `index`.
     pub(crate) fn slot(&self, index: usize) -> Slot<'_> {
+        self.from(index as u64 * PART)
+    }
+
+    /// From this byte of the memory on.
+    pub(crate) fn from(&self, at: u64) -> Slot<'_> {
         Slot {
             ring: self,
-            at: index * PART as usize,
+            at: at as usize,
         }
     }
 }
@@ -97,19 +149,25 @@ pub(crate) struct Slot<'r> {
     at: usize,
 }
 
-impl Slot<'_> {
+impl<'r> Slot<'r> {
     /// For storage.
-    pub(crate) fn spot(&self) -> Spot {
-        Spot {
-            memory: Arc::clone(&self.ring.memory),
+    ///
+    /// # Errors
+    /// When it is no host memory, which is a mistake of the caller's.
+    pub(crate) fn spot(&self) -> Result<Spot, ServiceError> {
+        let memory = self.ring.memory.as_ref().ok_or(ServiceError::Protocol {
+            peer: "this process".into(),
+            what: "storage does not reach its buffers",
+        })?;
+        Ok(Spot {
+            memory: Arc::clone(memory),
             at: self.at,
-        }
+        })
     }
 
-    /// Puts bytes there, from `at` on; what has no room is left out.
-    pub(crate) fn put(&self, at: usize, bytes: &[u8]) {
-        let (start, end) = (self.at, self.at + PART as usize);
-        self.ring.memory.target(start..end).put(at, bytes);
+    /// The same memory, from another byte on.
+    pub(crate) fn from(&self, at: u64) -> Slot<'r> {
+        self.ring.from(at)
     }
 
     /// Where it lies in the registered memory.
@@ -133,53 +191,69 @@ impl Slot<'_> {
         Ok(ring.registered_region()?.slice(self.at..self.at + len)?)
     }
 
+    /// Has the GPU whose memory it is see what NICs wrote there, and says how; `None` of host memory.
+    pub(crate) fn show(&self) -> Option<Visibility> {
+        self.ring.region.as_ref().and_then(Region::show)
+    }
+
     /// Checksums of the first `len` bytes, one for each piece of the digest's grid.
-    pub(crate) fn sums(&self, len: usize) -> Vec<u64> {
-        let target = self
-            .ring
-            .memory
-            .target(self.at..self.at + len.min(PART as usize));
-        let mut bite = [0; BITE];
-        let mut sums = Vec::with_capacity(2);
-        let mut done = 0;
-        while done < len {
-            let end = len.min(done + GRID as usize);
-            let mut hash = digest::Running::default();
-            while done < end {
-                let step = BITE.min(end - done);
-                let got = target.copy_out(done, &mut bite[..step]);
-                if got == 0 {
-                    return sums;
-                }
-                hash.update(&bite[..got]);
-                done += got;
+    ///
+    /// # Errors
+    /// When the GPU whose memory it is fails.
+    pub(crate) fn sums(&self, len: usize) -> Result<Vec<u64>, ServiceError> {
+        match (&self.ring.memory, &self.ring.region) {
+            (Some(memory), _) => {
+                let target = memory.target(self.at..self.at + len.min(PART as usize));
+                pieces(len, BITE, |at, bite| Ok(target.copy_out(at, bite)))
             }
-            sums.push(hash.finish());
+            (None, Some(region)) => hash(region, self.at, len),
+            (None, None) => Ok(Vec::new()),
         }
-        sums
     }
 }
 
-/// Checksums of a part of a region, one for each piece of the digest's grid.
-pub(crate) fn sums_of(region: &Region, offset: u64, len: u32) -> Vec<u64> {
-    let mut bite = [0; BITE];
+/// Checksums of a part of a region, one for each piece of the digest's grid; the part begins on it.
+///
+/// # Errors
+/// When the GPU whose memory it is fails.
+pub(crate) fn sums_of(region: &Region, offset: u64, len: u32) -> Result<Vec<u64>, ServiceError> {
+    hash(region, offset as usize, len as usize)
+}
+
+fn hash(region: &Region, start: usize, len: usize) -> Result<Vec<u64>, ServiceError> {
+    let bite = match region.backing().device() {
+        Some(_) => DEVICE_BITE,
+        None => BITE,
+    };
+    pieces(len, bite, |at, bite| region.fetch_at(start + at, bite))
+}
+
+/// Checksums of `len` bytes that come bite by bite, one for each piece of the digest's grid; of fewer
+/// where no more come.
+fn pieces(
+    len: usize,
+    bite: usize,
+    copy: impl Fn(usize, &mut [u8]) -> Result<usize, FabricError>,
+) -> Result<Vec<u64>, ServiceError> {
+    let mut buffer = vec![0; bite.min(len)];
     let mut sums = Vec::with_capacity(2);
-    let end = offset.saturating_add(u64::from(len));
-    for piece in digest::grid(offset..end) {
-        let mut hash = digest::Running::default();
-        let mut at = piece.start;
-        while at < piece.end {
-            let step = (piece.end - at).min(BITE as u64) as usize;
-            let got = region.read_at(at as usize, &mut bite[..step]);
+    let mut done = 0;
+    while done < len {
+        let end = len.min(done + GRID as usize);
+        let mut running = digest::Running::default();
+        while done < end {
+            let step = buffer.len().min(end - done);
+            let bytes = buffer.get_mut(..step).unwrap_or_default();
+            let got = copy(done, bytes)?;
             if got == 0 {
-                return sums;
+                return Ok(sums);
             }
-            hash.update(&bite[..got]);
-            at += got as u64;
+            running.update(bytes.get(..got).unwrap_or_default());
+            done += got;
         }
-        sums.push(hash.finish());
+        sums.push(running.finish());
     }
-    sums
+    Ok(sums)
 }
 
 #[cfg(test)]
@@ -200,8 +274,10 @@ mod tests {
         let region = ring.region().expect("registered");
         assert_eq!(region.write_at(PART as usize, &bytes), len);
         let expected: Vec<u64> = bytes.chunks(GRID as usize).map(digest::piece).collect();
-        assert_eq!(ring.slot(1).sums(len), expected);
-        assert_eq!(sums_of(region, PART, len as u32), expected);
-        assert_eq!(ring.slot(0).sums(0), Vec::<u64>::new());
+        assert_eq!(ring.slot(1).sums(len).expect("host memory"), expected);
+        let served = sums_of(region, PART, len as u32);
+        assert_eq!(served.expect("host memory"), expected);
+        let none = ring.slot(0).sums(0);
+        assert_eq!(none.expect("host memory"), Vec::<u64>::new());
     }
 }

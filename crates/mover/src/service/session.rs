@@ -238,9 +238,14 @@ impl Session {
     fn answer(&self, number: u64, answer: Result<Answer, ServiceError>) {
         let answer = answer.unwrap_or_else(|error| {
             self.shared.metrics.failed(error.code());
+            let mut message = error.to_string();
+            for (index, obstacle) in error.obstacles().iter().enumerate() {
+                message.push_str(if index == 0 { ": " } else { "; " });
+                message.push_str(&obstacle.summary);
+            }
             Answer::Failed {
                 code: error.code().to_owned(),
-                message: error.to_string(),
+                message,
             }
         });
         // Whoever is gone needs no answer.

@@ -1,6 +1,7 @@
-//! Copies of this machine with a GPU's memory at one end or both. What a GPU's memory holds is a
-//! process's own, so as a source it is a pattern that is put there first, and as a destination the bytes
-//! are dropped when they have arrived: such a copy measures the way, and checks what came.
+//! Copies with a GPU's memory at one end or both: within this machine, and from and to servers. What a
+//! GPU's memory holds is a process's own, so as a source it is a pattern that is put there first, and as a
+//! destination the bytes are dropped when they have arrived: such a copy measures the way, and checks what
+//! came.
 
 use std::ffi::OsStr;
 use std::fs::File;
@@ -10,18 +11,18 @@ use std::sync::Arc;
 
 use crowfly_mover::digest::{self, GRID};
 use crowfly_mover::gpu::{CopyRequest, Gpu, Sample, To, copy, digest_of};
+use crowfly_mover::service::{Dialing, Location};
 use crowfly_mover::{Engine, Region, SaveRequest, Source, TransferError};
 use crowfly_route::place::Place;
 use crowfly_route::receipt::{Receipt, Verification};
 use crowfly_route::search::candidates;
 use crowfly_route::units::Bytes;
 
-use super::{CP_SCHEMA, Cp, CpArgs};
+use super::{CP_SCHEMA, Cp, CpArgs, Side, show};
 use crate::commands::{gpu, transfer};
 use crate::failure::{Exit, Failure};
 use crate::output::Output;
 use crate::path::shown;
-use crate::render;
 
 /// What the pattern follows from.
 const SEED: u64 = 0x0c20_3f17;
@@ -39,18 +40,34 @@ pub enum Errand {
     Out(u32),
     /// A pattern in host memory into a GPU's.
     In(u32),
+    /// What a server exposes into a GPU's memory.
+    Fetch(Location, u32),
+    /// A pattern in a GPU's memory to a server.
+    Send(u32, Location),
+}
+
+/// One side, as far as an errand can have it.
+enum End {
+    Here(Place),
+    There(Location),
 }
 
 impl Errand {
-    /// What two sides mean; `None` where no GPU of this machine is one of them, or a server is.
+    /// What two sides mean; `None` where no GPU of this machine is one of them, or an object is.
     pub fn read(from: &OsStr, to: &OsStr) -> Option<Self> {
-        let place = |text: &OsStr| match super::side(text) {
-            Ok(super::Side::Host) => Some(Place::Host(None)),
-            Ok(super::Side::File(path)) => Some(Place::File(path.to_str()?.to_owned())),
-            Ok(super::Side::Served(_) | super::Side::Object(_)) => None,
-            Err(_) => text.to_str()?.parse().ok(),
+        let end = |text: &OsStr| match super::side(text) {
+            Ok(Side::Host) => Some(End::Here(Place::Host(None))),
+            Ok(Side::File(path)) => Some(End::Here(Place::File(path.to_str()?.to_owned()))),
+            Ok(Side::Served(location)) => Some(End::There(location)),
+            Ok(_) => None,
+            Err(_) => text.to_str()?.parse().ok().map(End::Here),
         };
-        let (from, to) = (place(from)?, place(to)?);
+        let (from, to) = match (end(from)?, end(to)?) {
+            (End::Here(from), End::Here(to)) => (from, to),
+            (End::There(from), End::Here(Place::Gpu(to))) => return Some(Self::Fetch(from, to)),
+            (End::Here(Place::Gpu(from)), End::There(to)) => return Some(Self::Send(from, to)),
+            _ => return None,
+        };
         let path = |path: &String| PathBuf::from(path);
         match (&from, &to) {
             (Place::File(file), Place::Gpu(gpu)) => Some(Self::Load(path(file), *gpu)),
@@ -75,8 +92,32 @@ pub fn run(args: &CpArgs, errand: &Errand, out: &mut Output) -> Result<Exit, Fai
     if args.resume {
         return refuse("bytes in a GPU's memory are dropped at the end, so nothing can be resumed");
     }
+    let is_served = matches!(errand, Errand::Fetch(..) | Errand::Send(..));
+    if !is_served {
+        args.connection.is_not_given()?;
+    }
     let kept = matches!(errand, Errand::Save(..));
     let receipt = match errand {
+        Errand::Fetch(location, index) => {
+            let (gpu, dialing) = connected(args, *index, "copied to", out)?;
+            let sides = (Side::Served(location.clone()), Side::Gpu(gpu));
+            return show(&super::carry(args, sides, dialing, out)?, out);
+        }
+        Errand::Send(index, location) => {
+            let (gpu, dialing) = connected(args, *index, "copied from", out)?;
+            let sample = Sample::new(&gpu, size(args)?, SEED)?;
+            let sides = (
+                Side::Loaded(sample.region.clone()),
+                Side::Served(location.clone()),
+            );
+            let mut cp = super::carry(args, sides, dialing, out)?;
+            if let Verification::Agreed { checksum, .. } = &cp.receipt.verification {
+                // What both ends agree on is what was put there.
+                let found = u64::from_str_radix(checksum, 16).unwrap_or_default();
+                cp.receipt.verification = compared(&sample, &cp.to.to_string(), found)?;
+            }
+            return show(&cp, out);
+        }
         Errand::Load(file, index) => {
             let way = gpu::Way {
                 policy: args.policy,
@@ -118,9 +159,22 @@ pub fn run(args: &CpArgs, errand: &Errand, out: &mut Output) -> Result<Exit, Fai
         legs: Vec::new(),
         receipt,
     };
-    let detailed = out.verbose();
-    out.show(&cp, |columns| render::cp::render(&cp, columns, detailed))?;
-    Ok(Exit::Ok)
+    show(&cp, out)
+}
+
+/// The GPU, and how a server is connected to by the NICs nearest to it.
+fn connected(
+    args: &CpArgs,
+    index: u32,
+    done: &str,
+    out: &mut Output,
+) -> Result<(Arc<Gpu>, Dialing), Failure> {
+    let machine = transfer::Machine::towards(&Place::Gpu(index))?;
+    let gpu = gpu::open(index, &machine.topology, None)
+        .map_err(|obstacles| gpu::refused(index, done, obstacles))?;
+    let mut dialing = super::dialing(args, out)?;
+    dialing.fabric.topology = Some(Arc::new(machine.topology));
+    Ok((gpu, dialing))
 }
 
 fn size(args: &CpArgs) -> Result<usize, Failure> {
@@ -247,9 +301,15 @@ mod tests {
         assert_eq!(read("gpu:0", "gpu:1"), Some(Errand::Across(0, 1)));
         assert_eq!(read("gpu:2", "host:"), Some(Errand::Out(2)));
         assert_eq!(read("host", "gpu:2"), Some(Errand::In(2)));
+        let there = || Location::of(OsStr::new("crowfly://h:1/m")).expect("a location");
+        let fetch = read("crowfly://h:1/m", "gpu:0");
+        assert_eq!(fetch, Some(Errand::Fetch(there(), 0)));
+        let send = read("gpu:1", "crowfly://h:1/m");
+        assert_eq!(send, Some(Errand::Send(1, there())));
         for (from, to) in [
             ("a", "b"),
-            ("crowfly://h:1/m", "gpu:0"),
+            ("crowfly://h:1/m", "a"),
+            ("s3://bucket/m", "gpu:0"),
             ("gpu:x", "b"),
             ("host:1", "gpu:0"),
         ] {

@@ -192,9 +192,10 @@ impl<'t> Batch<'t> {
             self.watched.resumed.fetch_add(len, Ordering::Relaxed);
         } else {
             self.terms.in_time()?;
-            let sums = job.origin.fetch(range, slot, self.terms, &self.legs)?;
+            let slot = job.origin.slot(range, slot);
+            let sums = job.origin.fetch(range, &slot, self.terms, &self.legs)?;
             locked(&job.pieces).extend((range.start / GRID..).zip(sums.iter().copied()));
-            job.goal.store(range, sums, slot, self.terms, &self.legs)?;
+            job.goal.store(range, sums, &slot, self.terms, &self.legs)?;
             self.watched.moved.fetch_add(len, Ordering::Relaxed);
         }
         match job.left.fetch_sub(1, Ordering::AcqRel) {

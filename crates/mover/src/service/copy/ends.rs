@@ -13,6 +13,7 @@ use super::plan::{From, To};
 use super::{Terms, Watch};
 use crate::engine::since;
 use crate::fabric::RegionDescriptor;
+use crate::memory::Region;
 use crate::objects::Object;
 use crate::pass;
 use crate::service::account::{Doing, Legs, over_http};
@@ -43,12 +44,15 @@ pub(super) enum Origin {
         name: Name,
     },
     Object(Box<Object>),
+    /// It lies where the peer reads it.
+    Loaded(Region),
 }
 
 impl Origin {
     pub(super) fn open(from: &From, terms: &Terms) -> Result<Self, ServiceError> {
         let (name, path) = match from {
             From::File(path) => return Ok(Self::File(Box::new(Source::open(path)?))),
+            From::Loaded(region) => return Ok(Self::Loaded(region.clone())),
             From::Object(url) => {
                 let object = Object::open(&terms.store, url, terms.request_until())?;
                 if terms.policy == Policy::Require {
@@ -98,6 +102,15 @@ impl Origin {
             Self::Remote { size, .. } => *size,
             Self::Memory { descriptor, .. } => descriptor.len(),
             Self::Object(object) => object.size(),
+            Self::Loaded(region) => region.len() as u64,
+        }
+    }
+
+    /// Where a part is, or comes to: in a buffer, or where it was loaded.
+    pub(super) fn slot<'r>(&self, range: &Range<u64>, buffer: &Slot<'r>) -> Slot<'r> {
+        match self {
+            Self::Loaded(_) => buffer.from(range.start),
+            _ => *buffer,
         }
     }
 
@@ -106,7 +119,7 @@ impl Origin {
         match self {
             Self::File(source) => Some(tag(&source.stamp())),
             Self::Remote { tag, .. } => Some(*tag),
-            Self::Memory { .. } => None,
+            Self::Memory { .. } | Self::Loaded(_) => None,
             Self::Object(object) => Some(object_tag(object)),
         }
     }
@@ -116,7 +129,7 @@ impl Origin {
         match self {
             Self::File(source) => Attributes::of_file(source.buffered()),
             Self::Remote { attributes, .. } => *attributes,
-            Self::Memory { .. } | Self::Object(_) => None,
+            Self::Memory { .. } | Self::Object(_) | Self::Loaded(_) => None,
         }
     }
 
@@ -126,6 +139,7 @@ impl Origin {
             Self::Remote { shown, .. } => shown.clone(),
             Self::Memory { name, .. } => name.to_string(),
             Self::Object(object) => object.url().to_string(),
+            Self::Loaded(region) => region.place().to_string(),
         }
     }
 
@@ -141,10 +155,10 @@ impl Origin {
         match self {
             Self::File(source) => {
                 let policy = of_storage(terms.policy);
-                let ledger = pass::read(source, range.clone(), &slot.spot(), policy)?;
+                let ledger = pass::read(source, range.clone(), &slot.spot()?, policy)?;
                 legs.stored(Doing::Reading, ledger);
                 Ok(match terms.sums() {
-                    true => hashed(slot, len, legs, Doing::Reading),
+                    true => hashed(slot, len, legs, Doing::Reading)?,
                     false => Vec::new(),
                 })
             }
@@ -152,6 +166,8 @@ impl Origin {
                 let client = terms.source()?;
                 let part = (range.start, len);
                 let left = client.read(*file, part, slot, terms.verify, terms.until)?;
+                // What NICs wrote into a GPU's memory is shown to it before anybody looks.
+                slot.show().into_iter().for_each(|said| legs.shown(said));
                 self.compared(range, &left, slot, terms, legs)
             }
             Self::Memory { descriptor, name } => {
@@ -160,6 +176,7 @@ impl Origin {
                 let there = descriptor.slice(range.clone())?;
                 let here = slot.of(client.ring(), len)?;
                 let delivery = client.peer().read(&here, &there, options).wait()?;
+                slot.show().into_iter().for_each(|said| legs.shown(said));
                 legs.crossed(Doing::Crossing, delivery);
                 let left = match terms.verify {
                     true => client.sums_of(name, range.start, len, terms.until)?,
@@ -169,16 +186,22 @@ impl Origin {
             }
             Self::Object(object) => {
                 let cpu = usage::this_thread();
-                let put = |at: usize, bytes: &[u8]| slot.put(at, bytes);
+                let spot = slot.spot()?;
+                let target = spot.memory.target(spot.at..spot.at + len);
+                let put = |at: usize, bytes: &[u8]| target.put(at, bytes);
                 let fetched = object.read(range, terms.request_until(), &put);
                 // A request that ends at the time of all of the copy says so.
                 let fetched = fetched.or_else(|error| terms.in_time().and(Err(error.into())))?;
                 legs.downloaded(object, len as u64, since(cpu), fetched.retries);
                 Ok(match terms.sums() {
-                    true => hashed(slot, len, legs, Doing::Crossing),
+                    true => hashed(slot, len, legs, Doing::Crossing)?,
                     false => Vec::new(),
                 })
             }
+            Self::Loaded(_) => Ok(match terms.sums() {
+                true => hashed(slot, len, legs, Doing::Crossing)?,
+                false => Vec::new(),
+            }),
         }
     }
 
@@ -195,7 +218,7 @@ impl Origin {
             return Ok(Vec::new());
         }
         let len = (range.end - range.start) as usize;
-        let arrived = hashed(slot, len, legs, Doing::Crossing);
+        let arrived = hashed(slot, len, legs, Doing::Crossing)?;
         if terms.verify {
             same(&self.shown(), range.start, left, &arrived)?;
         }
@@ -212,7 +235,7 @@ impl Origin {
                 Ok(())
             }
             // Each request named the version that it was of.
-            Self::Memory { .. } | Self::Object(_) => Ok(()),
+            Self::Memory { .. } | Self::Object(_) | Self::Loaded(_) => Ok(()),
         }
     }
 }
@@ -258,7 +281,7 @@ impl Drop for Watching {
 
 /// Where parts go.
 pub(super) enum Goal {
-    Host,
+    Dropped,
     // The file is let go of before whoever watches it is told that it is finished.
     File {
         partial: Box<Partial>,
@@ -289,7 +312,7 @@ impl Goal {
         };
         let wanted = terms.wanted(origin.attributes());
         match to {
-            To::Host => Ok(Self::Host),
+            To::Dropped => Ok(Self::Dropped),
             To::File(path) => local(path, length, (tag, wanted), terms),
             To::Served(name, path) => {
                 let request = Request::Create {
@@ -349,9 +372,9 @@ impl Goal {
     ) -> Result<(), ServiceError> {
         let len = (range.end - range.start) as usize;
         match self {
-            Self::Host => Ok(()),
+            Self::Dropped => Ok(()),
             Self::File { partial, .. } => {
-                let ledger = partial.write(range.clone(), &slot.spot(), &sums)?;
+                let ledger = partial.write(range.clone(), &slot.spot()?, &sums)?;
                 legs.stored(Doing::Writing, ledger);
                 Ok(())
             }
@@ -380,7 +403,7 @@ impl Goal {
     /// Makes it appear, whole; its checksum where that is known here or there.
     pub(super) fn finish(&self, terms: &Terms, legs: &Legs) -> Result<Option<u64>, ServiceError> {
         match self {
-            Self::Host | Self::Memory { .. } => Ok(None),
+            Self::Dropped | Self::Memory { .. } => Ok(None),
             Self::File { partial, .. } => {
                 partial.publish()?;
                 Ok(partial.digest())

@@ -29,7 +29,7 @@ impl Folders {
                     let how = (plan.wanted, false);
                     terms.goal()?.folder(name, path, how, terms.until)?
                 }
-                To::Host | To::Memory(_) => continue,
+                To::Dropped | To::Memory(_) => continue,
             };
             folders.push((plan, made));
         }
@@ -60,7 +60,7 @@ impl Folders {
                     let how = (plan.wanted, true);
                     terms.goal()?.folder(name, path, how, terms.until)?;
                 }
-                To::Host | To::Memory(_) => {}
+                To::Dropped | To::Memory(_) => {}
             }
         }
         Ok(all)

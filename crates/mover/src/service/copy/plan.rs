@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use rustix::fs::{AtFlags, FileType};
 
 use super::{Asked, Side, Terms};
+use crate::memory::Region;
 use crate::objects::{Object, ObjectUrl};
 use crate::service::attributes::{Attributes, Wanted};
 use crate::service::client::Opened;
@@ -22,12 +23,14 @@ pub(super) enum From {
     File(PathBuf),
     Served(Name, RelativePath),
     Object(ObjectUrl),
+    Loaded(Region),
 }
 
 /// Where it goes.
 pub(super) enum To {
     File(PathBuf),
-    Host,
+    /// Nowhere: it is enough that they have arrived.
+    Dropped,
     Served(Name, RelativePath),
     /// Into exposed memory.
     Memory(Name),
@@ -80,7 +83,8 @@ pub(super) fn files(asked: &Asked, terms: &Terms) -> Result<Planned, ServiceErro
             (served(location, asked, terms)?, Some(name))
         }
         Side::Object(url) => (object(url, asked, terms)?, Some(url.name().into())),
-        Side::Host => (Source::One(0), None),
+        Side::Loaded(region) => (Source::One(region.len() as u64), None),
+        Side::Host | Side::Gpu(_) => (Source::One(0), None),
     };
     match source {
         Source::One(size) => {
@@ -90,7 +94,8 @@ pub(super) fn files(asked: &Asked, terms: &Terms) -> Result<Planned, ServiceErro
                 }
                 Side::File(path) => From::File(path.clone()),
                 Side::Object(url) => From::Object(url.clone()),
-                Side::Host => From::File(PathBuf::new()),
+                Side::Loaded(region) => From::Loaded(region.clone()),
+                Side::Host | Side::Gpu(_) => From::File(PathBuf::new()),
             };
             let to = target(asked, terms, name.as_deref())?;
             if let (From::File(from), To::File(to)) = (&from, &to) {
@@ -108,7 +113,7 @@ pub(super) fn files(asked: &Asked, terms: &Terms) -> Result<Planned, ServiceErro
             }
             let target = |path: &RelativePath| -> Result<To, ServiceError> {
                 Ok(match &asked.to {
-                    Side::Host | Side::Object(_) => To::Host,
+                    Side::Host | Side::Gpu(_) | Side::Loaded(_) | Side::Object(_) => To::Dropped,
                     Side::File(folder) => To::File(below(folder, path)),
                     Side::Served(location) => {
                         To::Served(location.name.clone(), location.path.under(path)?)
@@ -130,7 +135,7 @@ pub(super) fn files(asked: &Asked, terms: &Terms) -> Result<Planned, ServiceErro
                         From::Served(location.name.clone(), location.path.under(&path)?)
                     }
                     Side::File(folder) => From::File(below(folder, &path)),
-                    Side::Host | Side::Object(_) => continue,
+                    Side::Host | Side::Gpu(_) | Side::Loaded(_) | Side::Object(_) => continue,
                 };
                 let to = target(&path)?;
                 if let (From::File(from), To::File(to)) = (&from, &to) {
@@ -308,7 +313,7 @@ fn walk(
 /// Where one file goes; into a folder it goes under its own name.
 fn target(asked: &Asked, terms: &Terms, name: Option<&OsStr>) -> Result<To, ServiceError> {
     match &asked.to {
-        Side::Host | Side::Object(_) => Ok(To::Host),
+        Side::Host | Side::Gpu(_) | Side::Loaded(_) | Side::Object(_) => Ok(To::Dropped),
         Side::File(path) => {
             let folder = path.is_dir() || path.as_os_str().as_encoded_bytes().ends_with(b"/");
             match (folder, name) {

@@ -56,11 +56,11 @@ impl Session {
         let range = self.range(part, source.size())?;
         let there = self.memory.slice(part.at..part.at + u64::from(part.len))?;
         let len = part.len as usize;
-        let ledger = pass::read(source, range, &slot.spot(), of_storage(*policy))?;
+        let ledger = pass::read(source, range, &slot.spot()?, of_storage(*policy))?;
         source.unchanged()?;
         legs.stored(Doing::Reading, ledger);
         let sums = match sums {
-            true => hashed(&slot, len, legs, Doing::Reading),
+            true => hashed(&slot, len, legs, Doing::Reading)?,
             false => Vec::new(),
         };
         let options = Self::options(part, *policy);
@@ -102,13 +102,13 @@ impl Session {
             .moved(&self.label, &delivery.receipt.shares, RECEIVED);
         legs.crossed(Doing::Crossing, delivery);
         let found = match *resume || !sums.is_empty() {
-            true => hashed(&slot, len, legs, Doing::Writing),
+            true => hashed(&slot, len, legs, Doing::Writing)?,
             false => Vec::new(),
         };
         if !sums.is_empty() {
             same(partial.shown(), range.start, &sums, &found)?;
         }
-        let ledger = partial.write(range, &slot.spot(), &found)?;
+        let ledger = partial.write(range, &slot.spot()?, &found)?;
         legs.stored(Doing::Writing, ledger);
         Ok(Answer::Sums(found))
     }
@@ -147,16 +147,24 @@ impl Session {
         if !inside || u64::from(len) > PART || !offset.is_multiple_of(PART) {
             return Err(self.violation("a part lies outside of the memory or the grid"));
         }
-        Ok(Answer::Sums(sums_of(region, offset, len)))
+        Ok(Answer::Sums(sums_of(region, offset, len)?))
     }
 }
 
 /// The checksums of what lies in a buffer, whose making is part of a leg.
-pub(crate) fn hashed(slot: &Slot<'_>, len: usize, legs: &Legs, doing: Doing) -> Vec<u64> {
+///
+/// # Errors
+/// When the GPU whose memory the buffer is fails.
+pub(crate) fn hashed(
+    slot: &Slot<'_>,
+    len: usize,
+    legs: &Legs,
+    doing: Doing,
+) -> Result<Vec<u64>, ServiceError> {
     let cpu = usage::this_thread();
-    let sums = slot.sums(len);
+    let sums = slot.sums(len)?;
     legs.worked(doing, since(cpu));
-    sums
+    Ok(sums)
 }
 
 /// Compares checksums of the pieces of a part that starts at `offset`.
