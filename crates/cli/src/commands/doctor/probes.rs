@@ -8,8 +8,9 @@ use crowfly_machine::gpu::trial::GpuQuestion;
 use crowfly_machine::gpu_storage::probe::{Mode, Probe, StorageQuestion};
 use crowfly_machine::trial::{Answer, End, Outcome, Question, Trial};
 use crowfly_route::obstacle::Obstacle;
+use crowfly_route::snapshot::Observation;
 use crowfly_route::topology::Topology;
-use crowfly_route::units::PciAddress;
+use crowfly_route::units::{Bytes, PciAddress};
 use serde::Serialize;
 
 use crate::commands::gpu;
@@ -127,24 +128,38 @@ impl OfRuntime {
     }
 }
 
-/// BAR1 of each GPU that NVIDIA's management library tells of.
+/// BAR1 of each GPU that NVIDIA's management library tells of: the window through which NICs, drives and
+/// the CPU reach its memory. One that is smaller than the memory does not fail, it fills up.
 fn windows(machine: &Machine) -> Vec<Tried> {
     let Some(snapshot) = machine.snapshot.as_deref() else {
         return Vec::new();
     };
-    let sizes = snapshot.under("nvml:").filter_map(|(key, _)| {
+    let told = snapshot.under("nvml:").filter_map(|(key, seen)| {
         let gpu = key.strip_suffix("/bar1")?;
-        let bytes: u64 = snapshot.text(key)?.parse().ok()?;
+        let size = |seen: &Observation| seen.as_number().map(Bytes);
+        let memory = snapshot.get(&format!("{gpu}/memory")).and_then(size);
         let at = snapshot.text(&format!("{gpu}/bus_id")).unwrap_or(gpu);
-        let memory = snapshot.text(&format!("{gpu}/memory"));
-        let memory: Option<u64> = memory.and_then(|text| text.parse().ok());
+        let (works, says) = match (size(seen), memory) {
+            (None, _) => (false, format!("not told: {}", seen.shows())),
+            (Some(window), None) => (
+                false,
+                format!("{window} of a memory whose size is not told"),
+            ),
+            (Some(window), Some(memory)) if window >= memory => {
+                (true, format!("{window}, all of its {memory} at once"))
+            }
+            (Some(window), Some(memory)) => (
+                false,
+                format!("{window} of its {memory}: no more can be registered at a time"),
+            ),
+        };
         Some(Tried {
             what: format!("BAR1 of {at}"),
-            works: memory.is_some_and(|memory| bytes >= memory),
-            says: format!("{bytes} bytes"),
+            works,
+            says,
         })
     });
-    sizes.collect()
+    told.collect()
 }
 
 fn storage(trial: &Trial, topology: &Topology, gpu: Option<PciAddress>) -> Vec<Mounted> {
@@ -202,39 +217,4 @@ const fn words(mode: Option<Mode>) -> &'static str {
 }
 
 #[cfg(test)]
-mod tests {
-    use std::time::Duration;
-
-    use crowfly_machine::trial::Step;
-
-    use super::*;
-
-    fn step(step: &str, answer: Answer) -> Step {
-        Step {
-            step: step.into(),
-            answer,
-        }
-    }
-
-    #[test]
-    fn given_a_child_that_hung_the_step_it_hung_in_is_named_and_what_came_before_is_kept() {
-        let refused = Answer::Refused {
-            why: "no".into(),
-            code: Some(801),
-        };
-        let outcome = Outcome {
-            steps: vec![
-                step("gpus", Answer::Done("2".into())),
-                step("export 0000:10:00.0", refused),
-                step("gpu 0000:11:00.0", Answer::Began),
-            ],
-            end: End::TimedOut(Duration::from_secs(20)),
-            log: vec![],
-        };
-        let told = OfRuntime::of(Dialect::Cuda, outcome);
-        let ended = told.ended.as_deref();
-        assert_eq!(ended, Some("gpu 0000:11:00.0 did not end within 20 s"));
-        let works: Vec<bool> = told.steps.iter().map(|tried| tried.works).collect();
-        assert_eq!(works, [true, false]);
-    }
-}
+mod tests;
