@@ -1,46 +1,42 @@
-//! The programs about a GPU, above all the one behind `just gpu-tests` that measures rates: tried with a GPU
-//! that exists only in their own process, and waived where they need one and there is none.
+//! The examples about a GPU, above all the one behind `just gpu-tests` that measures rates, tried with a GPU
+//! that exists only in this process.
+
+#[path = "../examples/kernel_after_load/follow.rs"]
+mod follow;
+#[path = "../examples/gpu_support/gpus.rs"]
+mod gpus;
+#[path = "../examples/gpu_rate/rates.rs"]
+mod rates;
 
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
 
-use crowfly_machine::gpu::{Dialect, Runtime};
+use follow::follow;
+use gpus::played;
+use rates::{Subject, table};
 
-fn folder(test: &str) -> PathBuf {
-    let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("gpu_rate-{test}"));
+/// A file on the disk of the build, where O_DIRECT works.
+fn file(test: &str) -> PathBuf {
+    let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("gpu-examples-{test}"));
     let _ = std::fs::remove_dir_all(&folder);
     std::fs::create_dir_all(&folder).expect("a folder");
-    std::fs::write(folder.join("m"), vec![7; (3 << 20) + 77]).expect("written");
-    folder
-}
-
-fn example(name: &str, arguments: &[&Path]) -> Output {
-    let mut command = Command::new(env!("CARGO"));
-    command.args(["run", "-q", "-p", "crowfly-mover", "--example", name, "--"]);
-    command.args(arguments).output().expect("cargo")
-}
-
-fn gpu_rate(arguments: &[&Path]) -> Output {
-    example("gpu_rate", arguments)
-}
-
-fn text(bytes: &[u8]) -> String {
-    String::from_utf8_lossy(bytes).into_owned()
+    let path = folder.join("m");
+    std::fs::write(&path, vec![7; (3 << 20) + 77]).expect("written");
+    path
 }
 
 #[test]
 fn given_a_stand_in_every_way_has_its_line_and_every_line_says_that_it_is_no_gpu_s_rate() {
-    let folder = folder("stand-in");
-    let stand_in = Path::new("--stand-in");
-    let run = gpu_rate(&[stand_in, &folder.join("m")]);
-    let (out, error) = (text(&run.stdout), text(&run.stderr));
-    assert!(run.status.success(), "{out}{error}");
-    let lines: Vec<&str> = out.lines().collect();
+    let path = file("rates");
+    let told = played(|gpu| {
+        let stand_in = true;
+        table(&Subject { gpu, stand_in }, &path)
+    });
+    let told = told.expect("measured");
     let (limit, marked): (Vec<&str>, Vec<&str>) =
-        lines.iter().partition(|line| line.starts_with("limit"));
+        told.lines().partition(|line| line.starts_with("limit"));
     assert_eq!(limit, ["limit of the link from host memory: unknown"]);
     let mark = "[stand-in, no GPU's rate]";
-    assert!(marked.iter().all(|line| line.ends_with(mark)), "{out}");
+    assert!(marked.iter().all(|line| line.ends_with(mark)), "{told}");
     let names: Vec<&str> = marked[1..].iter().map(|line| line[..16].trim()).collect();
     let expected = [
         "plain, pinned",
@@ -50,47 +46,15 @@ fn given_a_stand_in_every_way_has_its_line_and_every_line_says_that_it_is_no_gpu
         "staged",
         "cached",
     ];
-    assert_eq!(names, expected, "{out}");
-    for line in &marked[1..] {
-        assert!(
-            line.contains("GB/s median") || line.contains("MB/s median"),
-            "{line}"
-        );
-    }
-    let kept = folder.join("results");
-    let run = gpu_rate(&[stand_in, &folder.join("m"), &kept]);
-    assert!(!run.status.success(), "no times of a stand-in are kept");
-    assert!(!kept.exists());
-}
-
-#[test]
-fn given_no_gpu_the_measurement_is_waived_with_the_reason_and_no_results_are_written() {
-    if Dialect::ALL
-        .into_iter()
-        .any(|dialect| Runtime::load(dialect).is_ok())
-    {
-        crowfly_waive::waived!("this machine has a GPU's runtime");
-    }
-    let folder = folder("waived");
-    let kept = folder.join("results");
-    let run = gpu_rate(&[&folder.join("m"), &kept]);
-    let error = text(&run.stderr);
-    assert!(run.status.success(), "{error}");
-    let told = error.lines().find(|line| line.starts_with("waived: "));
-    let told = told.expect("it is told");
-    assert!(told.contains("gpu_rate") && told.contains("CUDA"), "{told}");
-    assert!(!kept.exists());
+    assert_eq!(names, expected, "{told}");
+    let routes = marked[1..].iter().map(|line| line.contains("B/s median"));
+    assert!(routes.into_iter().all(|has| has), "{told}");
 }
 
 #[test]
 fn given_a_stand_in_a_kernel_follows_a_load_and_the_host_waits_only_at_the_end() {
-    let folder = folder("kernel");
-    let run = example(
-        "kernel_after_load",
-        &[Path::new("--stand-in"), &folder.join("m")],
-    );
-    let (out, error) = (text(&run.stdout), text(&run.stderr));
-    assert!(run.status.success(), "{out}{error}");
-    let expected = "3145805 bytes by cufile, and what follows changed 64 of them behind the load\n";
-    assert_eq!(out, expected);
+    let path = file("kernel");
+    let told = played(|gpu| follow(&gpu, &path)).expect("the work followed");
+    let expected = "3145805 bytes by cufile, and what follows changed 64 of them behind the load";
+    assert_eq!(told, expected);
 }

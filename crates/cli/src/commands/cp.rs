@@ -109,8 +109,8 @@ pub fn run(args: &CpArgs, out: &mut Output) -> Result<Exit, Failure> {
         return gpus::run(args, &errand, out);
     }
     let (from, to) = (side(&args.from)?, side(&args.to)?);
-    let mut sides = [&from, &to].into_iter();
-    let dialing = match sides.any(|side| matches!(side, Side::Served(_))) {
+    let is_served = |side: &Side| matches!(side, Side::Served(_));
+    let dialing = match is_served(&from) || is_served(&to) {
         true => dialing(args, out)?,
         false => {
             args.connection.is_not_given()?;

@@ -1,4 +1,5 @@
 //! The GPU that an example is about: the first of this machine, or one that exists only in this process.
+#![allow(dead_code, reason = "the tests of the examples use a part of it")]
 
 use std::path::Path;
 use std::sync::Arc;
@@ -31,7 +32,7 @@ pub fn first(example: &str, file: &Path) -> Outcome<Option<Arc<Gpu>>> {
 }
 
 /// Goes through it with a GPU and a storage library that are played in this process.
-pub fn played(run: impl FnOnce(Arc<Gpu>) -> Outcome<()>) -> Outcome<()> {
+pub fn played<T>(run: impl FnOnce(Arc<Gpu>) -> Outcome<T>) -> Outcome<T> {
     let gpus = FakeGpus::cuda(1);
     let storage = FakeStorage::install(&gpus, Dialect::Cuda, Behaviour::default());
     let driver = Driver::open(&storage.functions(), Compat::Refused)?;

@@ -1,21 +1,16 @@
-//! A kernel that follows a load without the host waiting in between: `kernel_after_load [--stand-in] FILE`.
-//!
 //! The file's bytes go straight into the GPU's memory by `cuFileReadAsync` on one stream. That stream then
 //! writes a word (`cuStreamWriteValue32`) for which another one waits (`cuStreamWaitValue32`), and what is
 //! queued behind the wait, as a kernel would be, changes the first bytes. The host queues all of it at once
-//! and waits at the end. Without a GPU it is waived; `--stand-in` plays one in this process.
-
-#[path = "gpu_support/gpus.rs"]
-mod gpus;
+//! and waits at the end.
 
 use std::path::Path;
 use std::sync::Arc;
 
-use crowfly_machine::trial;
 use crowfly_mover::gpu::queued::{StreamFile, after, signal};
 use crowfly_mover::gpu::{DeviceMemory, Gpu, Stream};
 use crowfly_mover::{Region, Source};
-use gpus::{CHILD, Outcome, first, played};
+
+use super::gpus::Outcome;
 
 /// How many bytes the work behind the load changes, and to what.
 const CHANGED: usize = 64;
@@ -24,28 +19,15 @@ const TO: u8 = 9;
 const LOADED: u32 = 1;
 const WORD: usize = size_of::<u32>();
 
-fn main() -> Outcome<()> {
-    let arguments: Vec<String> = std::env::args().skip(1).collect();
-    let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
-    match arguments.as_slice() {
-        [CHILD, question] => Ok(trial::answer(question, std::io::stdout())?),
-        ["--stand-in", file] => played(|gpu| follow(&gpu, Path::new(file))),
-        [file] => match first("kernel_after_load", Path::new(file))? {
-            Some(gpu) => follow(&gpu, Path::new(file)),
-            None => Ok(()),
-        },
-        _ => Err("kernel_after_load [--stand-in] FILE".into()),
-    }
-}
-
-fn follow(gpu: &Arc<Gpu>, path: &Path) -> Outcome<()> {
+/// Loads the file and has work follow; says what came of it.
+pub fn follow(gpu: &Arc<Gpu>, path: &Path) -> Outcome<String> {
     let source = Source::open(path)?;
     let len = usize::try_from(source.size())?;
     if len < CHANGED {
         return Err(format!("a file of at least {CHANGED} bytes is needed").into());
     }
-    for obstacle in gpu.storage_obstacles() {
-        println!("{}: {}", gpu.storage_path(), obstacle.summary);
+    if let Some(obstacle) = gpu.storage_obstacles().first() {
+        return Err(format!("{}: {}", gpu.storage_path(), obstacle.summary).into());
     }
     let file = StreamFile::new(gpu, &source)?;
     let memory = DeviceMemory::allocate(gpu.device(), len)?;
@@ -69,11 +51,10 @@ fn follow(gpu: &Arc<Gpu>, path: &Path) -> Outcome<()> {
     let mut expected = std::fs::read(path)?;
     expected.splice(0..CHANGED, [TO; CHANGED]);
     match found == expected {
-        true => println!(
+        true => Ok(format!(
             "{len} bytes by {}, and what follows changed {CHANGED} of them behind the load",
             gpu.storage_path()
-        ),
-        false => return Err("the work did not follow the load".into()),
+        )),
+        false => Err("the work did not follow the load".into()),
     }
-    Ok(())
 }
