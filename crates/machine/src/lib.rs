@@ -9,6 +9,7 @@ pub mod gpu;
 pub mod gpu_storage;
 pub mod huge_pages;
 pub mod limits;
+pub mod nccl;
 pub mod numa;
 pub mod residency;
 mod root;

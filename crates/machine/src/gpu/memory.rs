@@ -314,7 +314,7 @@ impl DeviceMemory {
     }
 
     /// The address of a part.
-    pub(super) fn at(&self, range: &Range<usize>) -> Result<u64, GpuError> {
+    pub(crate) fn at(&self, range: &Range<usize>) -> Result<u64, GpuError> {
         in_bounds(range, self.len)?;
         Ok(self.address + range.start as u64)
     }
