@@ -6,7 +6,8 @@
 //! fabric has. Every call yields a [`CollectiveReceipt`]: which way its bytes went, by which
 //! algorithm and why, and how long the rank waited for others. When something goes wrong, every rank
 //! that is left gets the same [`CollectiveError`] within the deadline, and can go on in a group
-//! without those that are lost ([`Group::shrink`]).
+//! without those that are lost ([`Group::shrink`]). Memory of GPUs goes by NCCL, in a [`DeviceGroup`]
+//! that is formed on a group.
 //!
 //! Read in this order: [`group`](self) (`call` is what a program sees), `schedule` (algorithms as
 //! lists), `execute` and `lane` (carrying them out), `flat` (ranks of one host), `choose` (which one),
@@ -16,6 +17,8 @@ mod arena;
 mod call;
 mod choose;
 mod council;
+mod courier;
+mod device;
 mod element;
 mod error;
 mod execute;
@@ -28,10 +31,13 @@ mod patience;
 mod receipt;
 mod reduce;
 mod schedule;
+mod shared;
 mod verdict;
 
 pub use call::Call;
 pub use choose::{Algorithm, Costs, LinkCost, UnknownAlgorithm};
+pub use courier::{Courier, PARCEL_SCHEMA, ParcelReceipt};
+pub use device::{DeviceGroup, Evidence, NcclAccount, NcclLink, Queued};
 pub use element::{Element, UnknownElement};
 pub use error::{Called, CollectiveError, Lost};
 pub use group::{CallOptions, Group, GroupSettings};
@@ -39,6 +45,7 @@ pub use hosts::Hosts;
 pub use receipt::{COLLECTIVE_SCHEMA, CollectiveReceipt, PathBytes};
 pub(crate) use reduce::narrow;
 pub use reduce::{Reduction, UnknownReduction};
+pub use shared::{SHARED_ALIGNMENT, SharedBuffer};
 
 /// The most ranks of a group: each has a connection to each other one.
 pub const MAX_RANKS: usize = 256;

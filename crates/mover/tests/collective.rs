@@ -4,7 +4,9 @@
 #[path = "collective_support/ranks.rs"]
 mod ranks;
 
-use crowfly_mover::collective::{Algorithm, Element, Group, Reduction};
+use crowfly_mover::collective::{
+    Algorithm, CollectiveReceipt, Element, Group, Reduction, SHARED_ALIGNMENT,
+};
 use crowfly_route::collective::Collective;
 use ranks::{SOON, Spread, ranks};
 
@@ -32,11 +34,11 @@ fn encode(element: Element, values: impl IntoIterator<Item = f64>) -> Vec<u8> {
         Element::F64 => value.to_le_bytes().to_vec(),
         Element::F16 => half(value, 10, 15).to_le_bytes().to_vec(),
         Element::Bf16 => half(value, 7, 127).to_le_bytes().to_vec(),
-        Element::I8 => (value as i8).to_le_bytes().to_vec(),
+        Element::I8 => (value as i64 as i8).to_le_bytes().to_vec(),
         Element::I16 => (value as i16).to_le_bytes().to_vec(),
         Element::I32 => (value as i32).to_le_bytes().to_vec(),
         Element::I64 => (value as i64).to_le_bytes().to_vec(),
-        Element::U8 => (value as u8).to_le_bytes().to_vec(),
+        Element::U8 => (value as i64 as u8).to_le_bytes().to_vec(),
     };
     values.into_iter().flat_map(one).collect()
 }
@@ -60,6 +62,10 @@ fn reduced(element: Element, reduction: Reduction, n: usize, count: usize) -> Ve
             Reduction::Max => all.max().unwrap_or_default() as f64,
             Reduction::Mean if whole => (sum / n as i64) as f64,
             Reduction::Mean => sum as f64 / n as f64,
+            Reduction::Product => all.product::<i64>() as f64,
+            Reduction::And => all.reduce(|a, b| a & b).unwrap_or_default() as f64,
+            Reduction::Or => all.fold(0, |a, b| a | b) as f64,
+            Reduction::Xor => all.fold(0, |a, b| a ^ b) as f64,
         }
     };
     encode(element, (0..count).map(one))
@@ -73,6 +79,9 @@ fn try_all(group: &mut Group, counts: &[usize]) {
         for algorithm in &algorithms {
             for element in Element::ALL {
                 for reduction in Reduction::ALL {
+                    if !reduction.suits(element) {
+                        continue;
+                    }
                     // A mean of halves is exact where the ranks are a power of two.
                     if element.is_half() && reduction == Reduction::Mean && !n.is_power_of_two() {
                         continue;
@@ -347,10 +356,118 @@ fn arguments_that_do_not_fit_are_refused_before_anything_moves() {
             .all_gather(&[0; 4], &mut [0; 8], F32, SOON)
             .expect_err("too long");
         assert_eq!(short.code(), "bad-collective");
+        let bits = group
+            .all_reduce(&mut [0; 4], F32, Reduction::Xor, SOON)
+            .expect_err("no integers");
+        assert_eq!(bits.to_string(), "all-reduce: the xor of f32 is none");
         let root = group
             .broadcast(&mut [0; 4], 1, F32, SOON)
             .expect_err("no such rank");
         assert_eq!(root.to_string(), "broadcast: there is no rank 1 among 1");
         group.barrier(SOON).expect("nothing is broken by that");
+    });
+}
+
+/// Has every rank reduce a range of a buffer of its group; answers what is in all of it afterwards, and
+/// the receipt.
+fn reduce_in_a_buffer(
+    spread: Spread,
+    n: usize,
+    element: Element,
+    reduction: Reduction,
+    count: usize,
+) -> Vec<(Vec<u8>, bool, CollectiveReceipt)> {
+    ranks(n, spread, move |group| {
+        let mine = numbers(element, group.rank(), count);
+        let (start, end) = (SHARED_ALIGNMENT, SHARED_ALIGNMENT + mine.len());
+        let mut buffer = group.buffer(end + 7, SOON).expect("a buffer");
+        buffer.write(start, &mine).expect("inside");
+        let receipt = group.all_reduce_in(&mut buffer, start..end, element, reduction, SOON);
+        let receipt = receipt.expect("it is reduced");
+        let mut all = vec![0; buffer.len()];
+        buffer.read(0, &mut all).expect("inside");
+        (all, buffer.is_shared(), receipt)
+    })
+}
+
+#[test]
+fn numbers_in_the_groups_own_memory_are_reduced_where_they_lie_and_nothing_around_them() {
+    for (n, count) in [(1, 5), (2, 3), (2, 100_003), (3, 5_000), (4, 40_001)] {
+        for (element, reduction) in [
+            (F32, Reduction::Sum),
+            (Element::F64, Reduction::Max),
+            (Element::U8, Reduction::Min),
+            (Element::I16, Reduction::Mean),
+        ] {
+            let wanted = reduced(element, reduction, n, count);
+            for (all, shared, receipt) in
+                reduce_in_a_buffer(Spread::Shared, n, element, reduction, count)
+            {
+                let (before, rest) = all.split_at(SHARED_ALIGNMENT);
+                let (here, after) = rest.split_at(wanted.len());
+                assert_eq!(here, wanted, "{n} ranks, {count} {element} by {reduction}");
+                assert!(before.iter().chain(after).all(|byte| *byte == 0));
+                assert!(shared);
+                assert_eq!(receipt.algorithm, Algorithm::InPlace);
+                let moved: u64 = receipt.moved.iter().map(|moved| moved.bytes.0).sum();
+                let least = (n - 1) as u64 * wanted.len() as u64 / n as u64;
+                assert!(moved >= least, "{moved} of {least}");
+            }
+        }
+    }
+}
+
+#[test]
+fn a_buffer_of_ranks_on_several_hosts_is_reduced_over_the_network() {
+    let wanted = reduced(F32, Reduction::Sum, 2, 1000);
+    for (all, shared, receipt) in reduce_in_a_buffer(Spread::Hosts(1), 2, F32, Reduction::Sum, 1000)
+    {
+        assert_eq!(&all[SHARED_ALIGNMENT..][..wanted.len()], wanted);
+        assert!(!shared);
+        assert_ne!(receipt.algorithm, Algorithm::InPlace);
+    }
+}
+
+#[test]
+fn ranks_that_reduce_different_places_of_a_buffer_all_hear_it() {
+    let failed = ranks(2, Spread::Shared, |group| {
+        let mut buffer = group.buffer(1024, SOON).expect("a buffer");
+        let start = 64 * group.rank();
+        let done = group.all_reduce_in(&mut buffer, start..start + 64, F32, Reduction::Sum, SOON);
+        done.expect_err("they differ").to_string()
+    });
+    assert_eq!(
+        failed[0],
+        "the ranks called different things in call 1: rank 0 called all-reduce of 16 f32 by sum in buffer 1 of the group \
+         from byte 0 on (in-place), rank 1 called all-reduce of 16 f32 by sum in buffer 1 of the group from byte 64 on (in-place)"
+    );
+    assert_eq!(failed[1], failed[0]);
+}
+
+#[test]
+fn buffers_of_different_lengths_and_ranges_that_do_not_fit_are_refused() {
+    let failed = ranks(2, Spread::Shared, |group| {
+        let len = 1024 * (1 + group.rank());
+        group.buffer(len, SOON).expect_err("they differ").code()
+    });
+    assert_eq!(failed, ["bad-collective"; 2]);
+    ranks(2, Spread::Shared, |group| {
+        let mut buffer = group.buffer(128, SOON).expect("a buffer");
+        for range in [0..192, 4..8] {
+            let done = group.all_reduce_in(&mut buffer, range, F32, Reduction::Sum, SOON);
+            assert_eq!(done.expect_err("it does not fit").code(), "bad-collective");
+        }
+        let tree = SOON.by(Algorithm::Tree);
+        let done = group.all_reduce_in(&mut buffer, 0..128, F32, Reduction::Sum, tree);
+        assert_eq!(done.expect_err("no other way").code(), "bad-collective");
+        assert!(buffer.write(127, &[1, 2]).is_err());
+        let mut part = group.split(0, SOON).expect("a part");
+        let done = part.all_reduce_in(&mut buffer, 0..128, F32, Reduction::Sum, SOON);
+        assert_eq!(
+            done.expect_err("another group").to_string(),
+            "all-reduce: the buffer is of another group"
+        );
+        let done = group.all_reduce_in(&mut buffer, 0..128, F32, Reduction::Sum, SOON);
+        assert!(done.is_ok(), "what was refused moved nothing");
     });
 }

@@ -7,7 +7,8 @@ use crowfly_route::collective::Collective;
 use serde::Serialize;
 
 use crate::collective::{
-    CallOptions, CollectiveError, CollectiveReceipt, Element, Group, Reduction, narrow,
+    CallOptions, CollectiveError, CollectiveReceipt, Element, Group, Reduction, SharedBuffer,
+    narrow,
 };
 
 /// The largest buffer of one rank.
@@ -26,6 +27,9 @@ pub struct CollectiveCase {
     pub reduction: Reduction,
     /// The whole buffer of one rank, as nccl-tests counts it; rounded down to what ranks can share.
     pub size: u64,
+    /// Whether an all-reduce works on the group's own memory ([`Group::buffer`]), instead of on memory
+    /// of the program's.
+    pub shared: bool,
     /// How each call is done.
     pub options: CallOptions,
 }
@@ -52,6 +56,8 @@ struct Buffers {
     case: CollectiveCase,
     input: Vec<u8>,
     output: Vec<u8>,
+    /// What an all-reduce works on instead of `output`, where that was asked for.
+    shared: Option<SharedBuffer>,
     /// Numbers of one rank's part.
     part: usize,
 }
@@ -79,6 +85,12 @@ fn encode(element: Element, value: f64, into: &mut [u8]) {
 fn reduced(element: Element, reduction: Reduction, ranks: usize, at: usize) -> f64 {
     let all = (0..ranks).map(|rank| value(element, rank, at));
     let sum: i64 = all.clone().sum();
+    let word = |one: i64, other: i64| match reduction {
+        Reduction::And => one & other,
+        Reduction::Or => one | other,
+        Reduction::Xor => one ^ other,
+        _ => one.wrapping_mul(other),
+    };
     let is_float = matches!(element, Element::F32 | Element::F64) || element.is_half();
     match reduction {
         Reduction::Sum => sum as f64,
@@ -86,11 +98,12 @@ fn reduced(element: Element, reduction: Reduction, ranks: usize, at: usize) -> f
         Reduction::Max => all.max().unwrap_or_default() as f64,
         Reduction::Mean if is_float => sum as f64 / ranks as f64,
         Reduction::Mean => (sum / ranks as i64) as f64,
+        _ => all.reduce(word).unwrap_or_default() as f64,
     }
 }
 
 impl Buffers {
-    fn new(case: CollectiveCase, group: &Group) -> Self {
+    fn new(case: CollectiveCase, group: &mut Group) -> Result<Self, CollectiveError> {
         let (n, size) = (group.size(), case.element.size());
         let whole = usize::try_from(case.size).unwrap_or(usize::MAX) / size;
         let shared = matches!(
@@ -114,11 +127,23 @@ impl Buffers {
             );
         }
         let output = vec![0; outs * size];
-        Self {
+        let wanted = case.shared && case.collective == Collective::AllReduce;
+        let shared = wanted.then(|| group.buffer(output.len(), case.options));
+        Ok(Self {
             case,
             input,
             output,
+            shared: shared.transpose()?,
             part,
+        })
+    }
+
+    /// Puts what the next call works on in place, where it works in place.
+    fn put(&mut self, numbers: impl Fn(&[u8], &mut [u8])) -> Result<(), CollectiveError> {
+        numbers(&self.input, &mut self.output);
+        match &mut self.shared {
+            Some(shared) => shared.write(0, &self.output),
+            None => Ok(()),
         }
     }
 
@@ -137,7 +162,12 @@ impl Buffers {
         } = self.case;
         let (input, output) = (&self.input, &mut self.output);
         match collective {
-            Collective::AllReduce => group.all_reduce(output, element, reduction, options),
+            Collective::AllReduce => match &mut self.shared {
+                Some(shared) => {
+                    group.all_reduce_in(shared, 0..output.len(), element, reduction, options)
+                }
+                None => group.all_reduce(output, element, reduction, options),
+            },
             Collective::Broadcast => group.broadcast(output, 0, element, options),
             Collective::ReduceScatter => {
                 group.reduce_scatter(input, output, element, reduction, options)
@@ -168,7 +198,10 @@ impl Buffers {
     }
 
     /// Numbers of the output that are not what they should be.
-    fn wrong(&self, group: &Group) -> u64 {
+    fn wrong(&mut self, group: &Group) -> Result<u64, CollectiveError> {
+        if let Some(shared) = &self.shared {
+            shared.read(0, &mut self.output)?;
+        }
         let size = self.case.element.size();
         let mut wanted = vec![0; size];
         let mut wrong = 0;
@@ -176,7 +209,7 @@ impl Buffers {
             encode(self.case.element, self.wanted(group, at), &mut wanted);
             wrong += u64::from(number != wanted);
         }
-        wrong
+        Ok(wrong)
     }
 }
 
@@ -205,19 +238,20 @@ pub fn collective(
         algorithm: None,
         ..case.options
     };
-    let mut buffers = Buffers::new(case, group);
+    let mut buffers = Buffers::new(case, group)?;
     let in_place = matches!(
         case.collective,
         Collective::AllReduce | Collective::Broadcast
     );
     if in_place {
-        buffers.output.copy_from_slice(&buffers.input);
+        buffers.put(|input, output| output.copy_from_slice(input))?;
     }
     let mut receipt = buffers.call(group)?;
-    let wrong = over_all(group, buffers.wrong(group) as f64, Reduction::Sum, plain)?;
+    let wrong = buffers.wrong(group)? as f64;
+    let wrong = over_all(group, wrong, Reduction::Sum, plain)?;
     // What an all-reduce made of it would grow without end.
     if in_place {
-        buffers.output.fill(0);
+        buffers.put(|_, output| output.fill(0))?;
     }
     let began = Instant::now();
     buffers.call(group)?;

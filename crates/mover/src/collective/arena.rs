@@ -148,9 +148,9 @@ impl Layout {
 pub(crate) enum Step {
     /// Its numbers are there for others.
     Put,
-    /// Its share is reduced.
+    /// Its share is reduced, and on every board.
     Reduced,
-    /// It has taken the others' shares.
+    /// It has taken the others' shares off its own board.
     Taken,
 }
 

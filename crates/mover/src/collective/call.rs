@@ -7,6 +7,7 @@ use crowfly_route::collective::Collective;
 use super::choose::Algorithm;
 use super::element::Element;
 use super::reduce::Reduction;
+use super::shared::SHARED_ALIGNMENT;
 use crate::fabric::Reader;
 
 /// Bytes of an encoded call.
@@ -24,6 +25,9 @@ pub struct Call {
     pub(crate) root: u32,
     /// The algorithm's place among all: ranks must not choose differently.
     pub(crate) way: u32,
+    /// Of a call on the group's own memory: where in it, in units of [`SHARED_ALIGNMENT`]. The buffer's
+    /// number is in the place of the root.
+    pub(crate) place: u32,
     /// Numbers: of the whole buffer for all-reduce and broadcast, of one rank's part otherwise.
     pub(crate) count: u64,
 }
@@ -40,6 +44,7 @@ impl Call {
             wide: 0,
             root: u32::MAX,
             way: 0,
+            place: 0,
             count: count as u64,
         }
     }
@@ -56,7 +61,7 @@ impl Call {
         let kinds = u64::from(u32::from_le_bytes(kinds));
         [
             kinds | u64::from(self.root) << 32,
-            self.way.into(),
+            u64::from(self.way) | u64::from(self.place) << 32,
             self.count,
         ]
     }
@@ -70,6 +75,7 @@ impl Call {
             wide,
             root: (kinds >> 32) as u32,
             way: way as u32,
+            place: (way >> 32) as u32,
             count,
         }
     }
@@ -104,11 +110,15 @@ impl fmt::Display for Call {
         if self.wide != 0 {
             f.write_str(" in single precision")?;
         }
-        if self.root != u32::MAX {
+        let way = usize::try_from(self.way).ok();
+        let way = way.and_then(|way| Algorithm::ALL.get(way));
+        if way == Some(&Algorithm::InPlace) {
+            let at = u64::from(self.place) * SHARED_ALIGNMENT as u64;
+            write!(f, " in buffer {} of the group from byte {at} on", self.root)?;
+        } else if self.root != u32::MAX {
             write!(f, " from rank {}", self.root)?;
         }
-        let way = usize::try_from(self.way).ok();
-        if let Some(way) = way.and_then(|way| Algorithm::ALL.get(way))
+        if let Some(way) = way
             && self.way != 0
         {
             write!(f, " ({way})")?;
@@ -129,5 +139,17 @@ mod tests {
         let text = "all-reduce of 1000 bf16 by mean in single precision";
         assert_eq!(call.to_string(), text);
         assert_eq!(Call::decode(&[0; 4]), None);
+        let way = Algorithm::ALL
+            .iter()
+            .position(|way| *way == Algorithm::InPlace);
+        let shared = Call {
+            root: 2,
+            way: way.expect("it is one of them") as u32,
+            place: 3,
+            ..call
+        };
+        assert_eq!(Call::decode(&shared.encode()), Some(shared));
+        let text = format!("{text} in buffer 2 of the group from byte 192 on (in-place)");
+        assert_eq!(shared.to_string(), text);
     }
 }

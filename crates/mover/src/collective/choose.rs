@@ -36,11 +36,15 @@ pub enum Algorithm {
     Hierarchical,
     /// Messages to ranks at doubling distances.
     Dissemination,
+    /// Straight in the buffers of all ranks, which are memory of the group; on one host.
+    InPlace,
+    /// As NCCL chooses; of GPUs' memory.
+    Nccl,
 }
 
 impl Algorithm {
     /// All of them.
-    pub const ALL: [Self; 10] = [
+    pub const ALL: [Self; 12] = [
         Self::Alone,
         Self::Flat,
         Self::Ring,
@@ -51,6 +55,8 @@ impl Algorithm {
         Self::Chain,
         Self::Hierarchical,
         Self::Dissemination,
+        Self::InPlace,
+        Self::Nccl,
     ];
 
     /// The word used in options, tables and JSON.
@@ -66,6 +72,8 @@ impl Algorithm {
             Self::Chain => "chain",
             Self::Hierarchical => "hierarchical",
             Self::Dissemination => "dissemination",
+            Self::InPlace => "in-place",
+            Self::Nccl => "nccl",
         }
     }
 
@@ -200,6 +208,17 @@ pub(crate) struct Choice {
     pub because: Arc<str>,
 }
 
+/// The way of a call on the group's own memory, which takes no other; `None` where another is asked
+/// for.
+pub(crate) fn in_place(asked: Option<Algorithm>) -> Option<Choice> {
+    let algorithm = Algorithm::InPlace;
+    let fits = asked.is_none_or(|asked| asked == algorithm);
+    fits.then(|| Choice {
+        algorithm,
+        because: "the buffers are memory that all ranks have mapped".into(),
+    })
+}
+
 /// The fastest way by the model, or the one asked for if it can be used.
 pub(crate) fn choose(
     collective: Collective,
@@ -256,7 +275,8 @@ fn seconds(
     let (shared, local) = (costs.shared, hosts.most() as f64);
     let depth = ranks.log2().ceil();
     let shape = match way {
-        Algorithm::Alone => return 0.0,
+        // All but the first are never chosen by time: they go with the memory.
+        Algorithm::Alone | Algorithm::InPlace | Algorithm::Nccl => return 0.0,
         Algorithm::Flat => {
             // Written to the board, read by whoever reduces it, and read again as the result; all
             // ranks do so at the same time, and the boards stay in the caches.

@@ -3,6 +3,8 @@
 use std::fmt;
 use std::time::Duration;
 
+use crowfly_machine::nccl::NcclError;
+
 use crate::fabric::FabricError;
 use crate::fabric::rendezvous::RendezvousError;
 
@@ -26,7 +28,8 @@ pub struct Called {
     pub what: String,
 }
 
-/// Why a collective failed. The first three are agreed upon: every rank that is left gets the same.
+/// Why a collective failed. Of the group's calls, [`CollectiveError::RanksLost`], [`CollectiveError::Late`]
+/// and [`CollectiveError::Mismatch`] are agreed upon: every rank that is left gets the same.
 /// What is in the buffers afterwards is undefined.
 #[derive(Clone, Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -43,6 +46,16 @@ pub enum CollectiveError {
         after: Duration,
         /// The ranks that had not called it by then; none where all had.
         absent: Vec<usize>,
+    },
+    /// One rank did not send, or did not receive, what another waits for.
+    #[error("rank {rank} did not {what} within {} s", crowfly_route::units::significant(.after.as_secs_f64()))]
+    PeerLate {
+        /// Which rank.
+        rank: usize,
+        /// What it did not do.
+        what: &'static str,
+        /// The time it was given.
+        after: Duration,
     },
     /// Ranks called different things at the same time.
     #[error(
@@ -77,6 +90,15 @@ pub enum CollectiveError {
     /// The fabric failed.
     #[error(transparent)]
     Fabric(#[from] FabricError),
+    /// NCCL failed at this rank.
+    #[error(transparent)]
+    Nccl(#[from] NcclError),
+    /// NCCL failed at another rank, so that the group was not formed.
+    #[error("rank {rank} did not join by NCCL")]
+    NotJoined {
+        /// Which one, the first of them.
+        rank: usize,
+    },
 }
 
 impl CollectiveError {
@@ -85,12 +107,15 @@ impl CollectiveError {
         match self {
             Self::RanksLost(_) => "ranks-lost",
             Self::Late { .. } => "collective-late",
+            Self::PeerLate { .. } => "collective-late",
             Self::Mismatch { .. } => "collective-mismatch",
             Self::Abandoned => "group-abandoned",
             Self::BadCall { .. } => "bad-collective",
             Self::Forming(_) => "group-not-formed",
             Self::Rendezvous(error) => error.code(),
             Self::Fabric(error) => error.code(),
+            Self::Nccl(error) => error.code(),
+            Self::NotJoined { .. } => "nccl-not-joined",
         }
     }
 }

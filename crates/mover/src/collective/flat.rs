@@ -1,11 +1,13 @@
 //! Collectives of ranks that share one host's memory: each writes what it has on its board, and all
 //! take what they need straight from each other's boards.
 //!
-//! An all-reduce of few numbers goes by posts, one of many in blocks (`post`, `stream`). The others go
+//! An all-reduce of few numbers goes by posts, one of many in blocks (`post`, `stream`), and one of
+//! numbers in the group's own memory where they lie (`in_place`). The others go
 //! by boards, which come in pairs that are used in turn. A rank's *stage* says how far it has come;
 //! nobody goes on before all are as far. Who sees all others at a stage knows that they are through
 //! with everything before it, so the board of the block before the last is free.
 
+mod in_place;
 mod post;
 mod rule;
 mod stream;

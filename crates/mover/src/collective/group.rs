@@ -13,6 +13,7 @@ use crowfly_route::policy::Policy;
 use super::arena::Layout;
 use super::choose::{Algorithm, Costs, LastChoice};
 use super::council::Council;
+use super::courier::Courier;
 use super::error::CollectiveError;
 use super::flat::Flat;
 use super::hosts::Hosts;
@@ -81,7 +82,7 @@ impl CallOptions {
         self
     }
 
-    fn allowed(&self) -> Duration {
+    pub(super) fn allowed(&self) -> Duration {
         self.deadline.unwrap_or(DEFAULT_DEADLINE)
     }
 }
@@ -112,6 +113,8 @@ pub struct Group {
     one_machine: bool,
     number: u64,
     children: u64,
+    /// Buffers made so far.
+    buffers: u32,
     failure: Option<CollectiveError>,
     scratch: Vec<u8>,
     chosen: LastChoice,
@@ -149,6 +152,17 @@ impl Group {
         &self.mesh.fabric
     }
 
+    /// Sends to and receives from single ranks.
+    pub fn courier(&self) -> Courier {
+        Courier {
+            mesh: Arc::clone(&self.mesh),
+            group: self.id,
+            members: self.members.as_slice().into(),
+            me: self.me,
+            policy: self.settings.policy,
+        }
+    }
+
     /// Why the group no longer works, if it does not.
     pub const fn failure(&self) -> Option<&CollectiveError> {
         self.failure.as_ref()
@@ -158,5 +172,6 @@ impl Group {
 impl Drop for Group {
     fn drop(&mut self) {
         self.mesh.councils.remove(&self.council);
+        self.mesh.post_office.forget(self.id);
     }
 }

@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 use crowfly_route::receipt::Path;
 
 use super::council::Councils;
+use super::courier::PostOffice;
 use super::error::CollectiveError;
 use super::verdict::Report;
 use super::{FIRST_IMM, MAX_RANKS};
@@ -21,6 +22,8 @@ use crate::fabric::{
 const HELLO: &[u8] = b"crowfly collective 2";
 const CARD: u8 = 1;
 const REPORT: u8 = 2;
+pub(crate) const OFFER: u8 = 3;
+pub(crate) const TAKEN: u8 = 4;
 /// The longest label of a host.
 const MAX_LABEL: usize = 128;
 /// The most processors of a machine that ranks tell of.
@@ -52,6 +55,7 @@ pub(crate) struct Mesh {
     peers: Vec<Option<Peer>>,
     ranks: BTreeMap<Incarnation, usize>,
     pub councils: Councils,
+    pub post_office: PostOffice,
     cards: Mutex<BTreeMap<(u64, usize), Card>>,
     came: Condvar,
     next_imm: AtomicU32,
@@ -114,6 +118,7 @@ impl Mesh {
             ranks: ranks.collect(),
             peers,
             councils: Councils::default(),
+            post_office: PostOffice::default(),
             cards: Mutex::default(),
             came: Condvar::new(),
             next_imm: AtomicU32::new(FIRST_IMM),
@@ -287,6 +292,13 @@ impl Mailbox for Mesh {
                     self.councils.heard(from, group, body);
                 }
             }
+            Some(OFFER) => {
+                let refused = self.post_office.offered(from, &mut fields);
+                if let (Some(refused), Some(peer)) = (refused, self.peer(from)) {
+                    peer.send(&refused, Options::default()).detach();
+                }
+            }
+            Some(TAKEN) => self.post_office.answered(from, &mut fields),
             _ => {}
         }
     }
@@ -295,6 +307,7 @@ impl Mailbox for Mesh {
         if let Some(rank) = self.ranks.get(&from).copied() {
             self.councils.gone(rank, why, orderly);
             self.came.notify_all();
+            self.post_office.look_again();
         }
     }
 }

@@ -8,6 +8,7 @@ use crowfly_route::units::{Bytes, BytesPerSecond};
 use serde::{Serialize, Serializer};
 
 use super::choose::Algorithm;
+use super::device::NcclAccount;
 use super::element::Element;
 use super::reduce::Reduction;
 
@@ -19,7 +20,7 @@ pub const COLLECTIVE_SCHEMA: &str = "crowfly.collective/1";
 pub struct PathBytes {
     /// The engine path.
     pub path: Path,
-    /// Numbers' bytes that this rank sent by it or took out of others' memory. What a rank that has
+    /// Numbers' bytes that this rank sent by it, or got through memory that ranks share. What a rank that has
     /// left since did not acknowledge is not counted.
     pub bytes: Bytes,
 }
@@ -58,8 +59,11 @@ pub struct CollectiveReceipt {
     pub chunks: u64,
     /// All of it, in seconds.
     pub seconds: f64,
-    /// The part of that in which this rank waited for others.
+    /// The part of that in which this rank waited for others; 0 with NCCL, which does not tell.
     pub waited: f64,
+    /// What NCCL says of it, where NCCL did it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub nccl: Option<Box<NcclAccount>>,
 }
 
 fn text<S: Serializer>(text: &Arc<str>, to: S) -> Result<S::Ok, S::Error> {

@@ -34,11 +34,28 @@ pub enum Reduction {
     Max,
     /// Their sum divided by the number of ranks.
     Mean,
+    /// Their product; integers wrap.
+    Product,
+    /// The bits that all have; of integers.
+    And,
+    /// The bits that any has; of integers.
+    Or,
+    /// The bits that an odd number of them has; of integers.
+    Xor,
 }
 
 impl Reduction {
     /// All of them.
-    pub const ALL: [Self; 4] = [Self::Sum, Self::Min, Self::Max, Self::Mean];
+    pub const ALL: [Self; 8] = [
+        Self::Sum,
+        Self::Min,
+        Self::Max,
+        Self::Mean,
+        Self::Product,
+        Self::And,
+        Self::Or,
+        Self::Xor,
+    ];
 
     /// The word used in options, tables and JSON.
     pub const fn as_str(self) -> &'static str {
@@ -47,7 +64,18 @@ impl Reduction {
             Self::Min => "min",
             Self::Max => "max",
             Self::Mean => "mean",
+            Self::Product => "product",
+            Self::And => "and",
+            Self::Or => "or",
+            Self::Xor => "xor",
         }
+    }
+
+    /// Whether numbers of a kind can be reduced so: the bits of a float are no number's.
+    pub const fn suits(self, element: Element) -> bool {
+        let bits = matches!(self, Self::And | Self::Or | Self::Xor);
+        let float = matches!(element, Element::F32 | Element::F64) || element.is_half();
+        !(bits && float)
     }
 
     pub(crate) fn number(self) -> u8 {
@@ -68,7 +96,7 @@ impl fmt::Display for Reduction {
 
 /// The text names no reduction.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("`{0}` is no reduction; choose sum, min, max or mean")]
+#[error("`{0}` is no reduction; choose sum, min, max, mean, product, and, or, xor")]
 pub struct UnknownReduction(pub String);
 
 impl FromStr for Reduction {
@@ -113,6 +141,10 @@ fn fold_as<T: Scalar<N>, const N: usize>(reduction: Reduction, into: &mut [u8], 
         Reduction::Sum | Reduction::Mean => kernel::fold::<T, N>(into, with, T::add),
         Reduction::Min => kernel::fold::<T, N>(into, with, T::least),
         Reduction::Max => kernel::fold::<T, N>(into, with, T::greatest),
+        Reduction::Product => kernel::fold::<T, N>(into, with, T::multiply),
+        Reduction::And => kernel::fold_bits::<N>(into, with, |one, other| one & other),
+        Reduction::Or => kernel::fold_bits::<N>(into, with, |one, other| one | other),
+        Reduction::Xor => kernel::fold_bits::<N>(into, with, |one, other| one ^ other),
     }
 }
 

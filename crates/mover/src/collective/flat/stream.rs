@@ -1,6 +1,11 @@
 //! Many numbers: block by block, each rank puts up what others reduce, reduces its own share, and
 //! takes the shares of others.
 //!
+//! Whoever reduces a share writes it back over the numbers that it was given, on every board: the
+//! lines are in its core's cache by then, and each rank finds everything on its own board. So a line
+//! goes to the reducing core and back and no further, and a rank's blocks are free as soon as it has
+//! taken them, whatever the others do.
+//!
 //! The three steps of different blocks overlap, and a rank does whichever is possible: where each has
 //! a core, none waits long for another, and where they share cores, each does several blocks before
 //! it must give way. Numbers that are needed again soon stay in the caches: each rank's buffer is read
@@ -15,13 +20,14 @@ use crate::collective::arena::{BLOCK, BLOCKS, Step};
 use crate::collective::error::CollectiveError;
 use crate::collective::patience::{Patience, Rest};
 use crate::collective::schedule::share;
+use crate::collective::shared::SHARED_ALIGNMENT;
 use crate::fabric::Caches;
 
 /// Shares begin at multiples of this many bytes, a cache line and whole numbers of every kind.
-const UNIT: usize = 64;
+const UNIT: usize = SHARED_ALIGNMENT;
 
 /// A rank's share of a block of `len` bytes.
-fn part(len: usize, rank: usize, ranks: usize) -> Range<usize> {
+pub(super) fn part(len: usize, rank: usize, ranks: usize) -> Range<usize> {
     let units = share(&(0..len.div_ceil(UNIT)), rank, ranks);
     (units.start * UNIT).min(len)..(units.end * UNIT).min(len)
 }
@@ -96,20 +102,18 @@ impl Flat {
         let steps = [
             (taken < reduced, Step::Taken, Step::Reduced, taken + 1),
             (reduced < put, Step::Reduced, Step::Put, reduced + 1),
-            (put < count, Step::Put, Step::Taken, put + 1),
         ];
         let mut awaited = None;
         for (_, step, needs, of) in steps.into_iter().filter(|(open, ..)| *open) {
-            let mut goal = blocks.before + of;
-            if step == Step::Put {
-                goal = goal.saturating_sub(BLOCKS as u64);
-            }
-            match self.behind(needs, goal) {
+            match self.behind(needs, blocks.before + of) {
                 None => return Some((step, None)),
                 Some(rank) => {
                     awaited.get_or_insert((step, Some(rank)));
                 }
             }
+        }
+        if put < count && put - taken < BLOCKS as u64 {
+            return Some((Step::Put, None));
         }
         awaited
     }
@@ -127,6 +131,10 @@ impl Flat {
     fn note(&self, blocks: &mut Blocks<'_>, step: Step) {
         if let Some(done) = blocks.done.get_mut(step as usize) {
             *done += 1;
+            // Nobody waits for what a rank takes off its own board.
+            if step == Step::Taken {
+                return;
+            }
             let own = self.boards.get(self.me);
             if let Some(word) = own.and_then(|own| own.word(self.layout.progress(step))) {
                 word.store(blocks.before + *done, Ordering::Release);
@@ -154,12 +162,11 @@ impl Flat {
         let own = part(block.len(), self.me, self.ranks());
         let from = from + own.start;
         let boards = others(self.me, self.ranks()).filter_map(|rank| self.boards.get(rank));
-        let board = self.boards.get(self.me);
+        let boards = boards.map(AsRef::as_ref);
         if let Some(share) = block.get_mut(own) {
-            let boards = boards.map(AsRef::as_ref);
-            rule.reduce(share, First::Own, boards, from, |offset, piece| {
-                // Nobody but this rank reads this part of its board before it is told.
-                if let Some(board) = board {
+            rule.reduce(share, First::Own, boards.clone(), from, |offset, piece| {
+                // Nobody but this rank touches this part of any board before it is told.
+                for board in boards.clone() {
                     board.copy_in(from + offset, piece, Caches::Keep);
                 }
             });
@@ -171,16 +178,17 @@ impl Flat {
         let at = blocks.done(Step::Taken);
         let from = self.layout.block(blocks.before + at);
         let block = blocks.block(at);
-        // Each begins with the rank after it, so that not all read from one.
-        let (ranks, len) = (self.ranks(), block.len());
-        for rank in (1..ranks).map(|by| (self.me + by) % ranks) {
-            let part = part(len, rank, ranks);
-            let board = self.boards.get(rank);
-            if let (Some(board), Some(out)) = (board, block.get_mut(part.clone())) {
-                board.copy_out(from + part.start, out, Caches::Keep);
-                self.taken += out.len() as u64;
-            }
+        let own = part(block.len(), self.me, self.ranks());
+        let Some(board) = self.boards.get(self.me) else {
+            return;
+        };
+        if let Some(before) = block.get_mut(..own.start) {
+            board.copy_out(from, before, Caches::Keep);
         }
+        if let Some(after) = block.get_mut(own.end..) {
+            board.copy_out(from + own.end, after, Caches::Keep);
+        }
+        self.taken += (block.len() - own.len()) as u64;
     }
 }
 

@@ -1,6 +1,7 @@
 //! The collectives.
 
 use std::ops::Range;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use crowfly_route::collective::Collective;
@@ -10,7 +11,7 @@ use crowfly_route::units::Bytes;
 use super::plan::{Parts, Plan, Wanted};
 use super::{CallOptions, Group};
 use crate::collective::call::Call;
-use crate::collective::choose::{Algorithm, Choice};
+use crate::collective::choose::{Algorithm, Choice, in_place};
 use crate::collective::element::Element;
 use crate::collective::error::CollectiveError;
 use crate::collective::execute::{Work, execute};
@@ -19,6 +20,8 @@ use crate::collective::lane::{Moved, count};
 use crate::collective::patience::{Patience, Waiting};
 use crate::collective::receipt::{COLLECTIVE_SCHEMA, CollectiveReceipt};
 use crate::collective::reduce::{self, Reduction};
+use crate::collective::shared::{Memory, SHARED_ALIGNMENT, SharedBuffer};
+use crate::fabric::Backing;
 
 /// What a call works on.
 enum Data<'a> {
@@ -26,6 +29,8 @@ enum Data<'a> {
     Here(&'a mut [u8]),
     /// From one buffer to another.
     FromTo(&'a [u8], &'a mut [u8]),
+    /// A range of the buffers of all ranks.
+    Mapped(&'a [Arc<Backing>], Range<usize>),
 }
 
 /// All that a call is about.
@@ -41,6 +46,8 @@ struct Task<'a> {
     data: Data<'a>,
     /// Of an all-to-all with parts of different sizes: those to each rank, and those from each.
     parts: Option<Parts<'a>>,
+    /// The number of the group's buffer that it is in, and where, in units of [`SHARED_ALIGNMENT`].
+    buffer: Option<(u32, u32)>,
 }
 
 impl<'a> Task<'a> {
@@ -61,6 +68,7 @@ impl<'a> Task<'a> {
             count,
             data,
             parts: None,
+            buffer: None,
         }
     }
 }
@@ -91,6 +99,47 @@ impl Group {
             },
             options,
         )
+    }
+
+    /// As [`Group::all_reduce`], of a range of the group's own memory. Where all ranks are on one host
+    /// nothing is copied: each reduces its share in everyone's buffer.
+    ///
+    /// # Errors
+    /// [`CollectiveError`]; all ranks must give the same range of the same buffer, which begins at a
+    /// multiple of [`SHARED_ALIGNMENT`].
+    pub fn all_reduce_in(
+        &mut self,
+        buffer: &mut SharedBuffer,
+        range: Range<usize>,
+        element: Element,
+        reduction: Reduction,
+        options: CallOptions,
+    ) -> Result<CollectiveReceipt, CollectiveError> {
+        let collective = Collective::AllReduce;
+        let count = numbers(collective, range.len(), element)?;
+        if buffer.group != self.id {
+            return Err(bad(collective, "the buffer is of another group".to_owned()));
+        }
+        buffer.usable(&range)?;
+        let place = u32::try_from(range.start / SHARED_ALIGNMENT).map_err(|_| {
+            let what = format!("byte {} of a shared buffer is too far in", range.start);
+            bad(collective, what)
+        })?;
+        let (number, size) = (buffer.number, range.len());
+        match &mut buffer.memory {
+            Memory::Own(own) => {
+                let data = own.as_mut_slice().and_then(|all| all.get_mut(range));
+                self.all_reduce(data.unwrap_or_default(), element, reduction, options)
+            }
+            Memory::Shared { all, .. } => self.call(
+                Task {
+                    reduction: Some(reduction),
+                    buffer: Some((number, place)),
+                    ..Task::new(collective, element, size, count, Data::Mapped(all, range))
+                },
+                options,
+            ),
+        }
     }
 
     /// Reduces everyone's `input`, a part for each rank one after the other; `output` is this rank's
@@ -269,10 +318,17 @@ impl Group {
         }
         let started = Instant::now();
         let (collective, ranks) = (task.collective, self.size());
+        if let Some(reduction) = task.reduction.filter(|how| !how.suits(task.element)) {
+            let what = format!("the {reduction} of {} is none", task.element);
+            return Err(bad(collective, what));
+        }
         let costs = &self.settings.costs;
         let asked = options.algorithm;
         let call = (collective, task.size, asked);
-        let choice = self.chosen.or_choose(call, &self.hosts, ranks, costs);
+        let choice = match task.buffer {
+            Some(_) => in_place(asked),
+            None => self.chosen.or_choose(call, &self.hosts, ranks, costs),
+        };
         let Some(choice) = choice else {
             let asked = asked.map_or("", Algorithm::as_str);
             let hosts = self.hosts.len();
@@ -294,6 +350,9 @@ impl Group {
             .root
             .and_then(|root| u32::try_from(root).ok())
             .unwrap_or(u32::MAX);
+        if let Some((number, place)) = task.buffer {
+            (call.root, call.place) = (number, place);
+        }
         let way = Algorithm::ALL
             .iter()
             .position(|way| *way == choice.algorithm);
@@ -337,6 +396,7 @@ impl Group {
             chunks,
             seconds: started.elapsed().as_secs_f64(),
             waited: waited.as_secs_f64(),
+            nccl: None,
         })
     }
 
@@ -370,6 +430,10 @@ impl Group {
         });
         if ranks == 1 {
             alone(task.data);
+            return Ok((0, patience.waited));
+        }
+        if let (Data::Mapped(buffers, range), Some(flat)) = (&task.data, &mut self.flat) {
+            flat.reduce_in_place(buffers, range, rule, &mut patience)?;
             return Ok((0, patience.waited));
         }
         if let (Algorithm::Flat, Some(flat)) = (choice.algorithm, &mut self.flat) {
@@ -422,6 +486,8 @@ impl Group {
         };
         let part = |rank: usize, len: usize| rank * len..(rank + 1) * len;
         let chunks = match (task.collective, task.data) {
+            // Memory is mapped by all where all share one host, and those have boards.
+            (_, Data::Mapped(..)) => Ok(0),
             (_, Data::Here(data)) if wide => {
                 scratch.resize(2 * data.len(), 0);
                 reduce::widen(task.element, data, &mut scratch);

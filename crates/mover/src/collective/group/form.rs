@@ -17,6 +17,7 @@ use crate::collective::hosts::Hosts;
 use crate::collective::lane::{Ends, IMMS, Lane, NetworkLane, SharedLane, StreamLane};
 use crate::collective::mesh::{Card, MAX_PROCESSORS, Mesh};
 use crate::collective::patience::grace;
+use crate::collective::shared::{Memory, SharedBuffer};
 use crate::fabric::rendezvous::Directory;
 use crate::fabric::{Access, Awaited, Backing, Buffer, Fabric, FabricError, Peer, Stream};
 
@@ -180,6 +181,70 @@ impl Group {
         )
     }
 
+    /// Makes a buffer of so many bytes for each rank, zeroed, which those of one host map: all-reduces
+    /// of it need no copies ([`Group::all_reduce_in`]). All ranks call it, with the same length.
+    ///
+    /// # Errors
+    /// When the system gives no memory, or not all ranks come in time.
+    pub fn buffer(
+        &mut self,
+        len: usize,
+        options: CallOptions,
+    ) -> Result<SharedBuffer, CollectiveError> {
+        if let Some(failure) = &self.failure {
+            return Err(failure.clone());
+        }
+        self.buffers += 1;
+        let number = self.buffers;
+        let memory = Buffer::zeroed(len, None).map_err(FabricError::from)?;
+        if self.flat.is_none() {
+            return Ok(SharedBuffer::new(self.id, number, len, Memory::Own(memory)));
+        }
+        let until = Instant::now() + options.allowed();
+        let region = Arc::new(self.mesh.fabric.register(memory, Access::READ_WRITE)?);
+        let own = Arc::clone(region.backing());
+        let card = Card {
+            host: String::new(),
+            arena: region.descriptor().clone(),
+            imm: 0,
+            machine: String::new(),
+            processors: Vec::new(),
+            tokens: Vec::new(),
+        };
+        let members = &self.members;
+        self.children += 1;
+        let id = number_of(self.id, self.children, members);
+        let cards = self.mesh.exchange(id, members, card.clone(), until)?;
+        // All look at this first, so that all find the same.
+        let lens = cards.iter().map(|card| card.arena.len());
+        if let Some((rank, theirs)) = lens.enumerate().find(|(_, theirs)| *theirs != len as u64) {
+            let what = format!("rank {rank} made a buffer of {theirs} bytes");
+            return Err(CollectiveError::BadCall {
+                collective: "shared buffer",
+                what: format!("{what}, rank {} one of {len}", self.me),
+            });
+        }
+        let mut all = Vec::with_capacity(members.len());
+        for (rank, (member, theirs)) in members.iter().zip(&cards).enumerate() {
+            if rank == self.me {
+                all.push(Arc::clone(&own));
+                continue;
+            }
+            let peer = self.mesh.peer(*member).ok_or_else(|| unmapped(rank))?;
+            let theirs = peer.attach(&theirs.arena, until);
+            let theirs = theirs.ok_or_else(|| unmapped(rank))?;
+            if theirs.len() != len || !theirs.writable() {
+                return Err(unmapped(rank));
+            }
+            all.push(theirs);
+        }
+        // Nobody may let go of its buffer before everybody has mapped it.
+        let joined = number_of(id, JOINED, members);
+        self.mesh.exchange(joined, members, card, until)?;
+        let memory = Memory::Shared { region, own, all };
+        Ok(SharedBuffer::new(self.id, number, len, memory))
+    }
+
     /// Makes the memory that ranks exchange numbers in, and what joins them.
     fn build(
         mesh: Arc<Mesh>,
@@ -307,6 +372,7 @@ impl Group {
             one_machine,
             number: 0,
             children: 0,
+            buffers: 0,
             failure: None,
             scratch: Vec::new(),
             chosen: LastChoice::default(),

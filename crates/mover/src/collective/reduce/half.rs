@@ -103,6 +103,11 @@ macro_rules! halves {
             }
 
             #[inline]
+            fn multiply(self, other: Self) -> Self {
+                Self::of_f32(self.to_f32() * other.to_f32())
+            }
+
+            #[inline]
             fn least(self, other: Self) -> Self {
                 Self::of_f32(Scalar::<4>::least(self.to_f32(), other.to_f32()))
             }

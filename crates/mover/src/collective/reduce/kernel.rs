@@ -7,6 +7,7 @@ pub(super) trait Scalar<const N: usize>: Copy {
     fn load(bytes: [u8; N]) -> Self;
     fn store(self) -> [u8; N];
     fn add(self, other: Self) -> Self;
+    fn multiply(self, other: Self) -> Self;
     fn least(self, other: Self) -> Self;
     fn greatest(self, other: Self) -> Self;
     fn divide(self, by: usize) -> Self;
@@ -27,7 +28,29 @@ pub(super) fn fold<T: Scalar<N>, const N: usize>(
     with: With<'_>,
     of: impl Fn(T, T) -> T,
 ) {
-    let of = |one, other| of(T::load(one), T::load(other)).store();
+    zip(into, with, |one, other| {
+        of(T::load(one), T::load(other)).store()
+    });
+}
+
+/// The same of bits, whatever number they are.
+#[inline]
+pub(super) fn fold_bits<const N: usize>(
+    into: &mut [u8],
+    with: With<'_>,
+    of: impl Fn(u8, u8) -> u8,
+) {
+    zip(into, with, |one: [u8; N], other| {
+        let mut bytes = one;
+        for (byte, other) in bytes.iter_mut().zip(other) {
+            *byte = of(*byte, other);
+        }
+        bytes
+    });
+}
+
+#[inline]
+fn zip<const N: usize>(into: &mut [u8], with: With<'_>, of: impl Fn([u8; N], [u8; N]) -> [u8; N]) {
     match with {
         With::Slice(with) => zip_slices::<N>(into, with, of),
         // Where the memory is shorter than the group laid it out nothing is taken from it.
@@ -53,6 +76,11 @@ macro_rules! integers {
             #[inline]
             fn add(self, other: Self) -> Self {
                 self.wrapping_add(other)
+            }
+
+            #[inline]
+            fn multiply(self, other: Self) -> Self {
+                self.wrapping_mul(other)
             }
 
             #[inline]
@@ -95,6 +123,12 @@ macro_rules! floats {
                 // The processor passes the first operand's NaN on; which rank's that is would
                 // depend on the algorithm.
                 if sum.is_nan() { Self::NAN } else { sum }
+            }
+
+            #[inline]
+            fn multiply(self, other: Self) -> Self {
+                let product = self * other;
+                if product.is_nan() { Self::NAN } else { product }
             }
 
             #[inline]

@@ -173,6 +173,7 @@ fn scalar(element: Element, reduction: Reduction, a: &[u8], b: &[u8]) -> Vec<u8>
             Reduction::Min => less,
             Reduction::Max => more,
             Reduction::Sum | Reduction::Mean => a + b,
+            _ => a * b,
         }
     }
     let word = |bytes: &[u8]| {
@@ -181,6 +182,15 @@ fn scalar(element: Element, reduction: Reduction, a: &[u8], b: &[u8]) -> Vec<u8>
         u64::from_le_bytes(wide)
     };
     let (x, y) = (word(a), word(b));
+    let bits = match reduction {
+        Reduction::And => Some(x & y),
+        Reduction::Or => Some(x | y),
+        Reduction::Xor => Some(x ^ y),
+        _ => None,
+    };
+    if let Some(bits) = bits {
+        return bits.to_le_bytes()[..element.size()].to_vec();
+    }
     match element {
         // A sum of two singles in double precision rounds to what their sum in single precision
         // is (Figueroa, "When is double rounding innocuous?"): 53 ≥ 2·24 + 2.
@@ -206,10 +216,12 @@ fn scalar(element: Element, reduction: Reduction, a: &[u8], b: &[u8]) -> Vec<u8>
             let signed = |x: u64| (x << shift) as i64;
             let result = match (element, reduction) {
                 (_, Reduction::Sum | Reduction::Mean) => x.wrapping_add(y),
+                (_, Reduction::Product) => x.wrapping_mul(y),
                 (Element::U8, Reduction::Min) => x.min(y),
                 (Element::U8, Reduction::Max) => x.max(y),
                 (_, Reduction::Min) => (signed(x).min(signed(y)) >> shift) as u64,
                 (_, Reduction::Max) => (signed(x).max(signed(y)) >> shift) as u64,
+                (_, bits) => panic!("{bits} was worked out above"),
             };
             result.to_le_bytes()[..element.size()].to_vec()
         }
