@@ -137,3 +137,143 @@ impl StreamLane {
         self.stream.as_fd()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::time::{Duration, Instant};
+
+    use crowfly_route::collective::Collective;
+
+    use super::*;
+    use crate::collective::Element;
+    use crate::collective::call::Call;
+    use crate::fabric::{Fabric, Settings, SharedKey};
+
+    /// For what must come on a busy machine.
+    const SOON: Duration = Duration::from_secs(30);
+
+    /// The two ends of a stream, with what they are of.
+    fn pair() -> ([Fabric; 2], StreamLane, StreamLane) {
+        let fabric = || {
+            let key = SharedKey::derive("a test of streams");
+            Fabric::new(Settings::new(key)).expect("a fabric")
+        };
+        let (here, there) = (fabric(), fabric());
+        let awaited = here.await_stream().expect("room for one");
+        let address = here.address().to_string();
+        let until = Instant::now() + SOON;
+        let opened = there.open_stream(&address, awaited.token(), until);
+        let opened = StreamLane::new(opened.expect("opened"));
+        let accepted = wait(|| awaited.take());
+        ([here, there], StreamLane::new(accepted), opened)
+    }
+
+    /// Tries until there is something.
+    fn wait<T>(mut try_it: impl FnMut() -> Option<T>) -> T {
+        let until = Instant::now() + SOON;
+        loop {
+            if let Some(found) = try_it() {
+                return found;
+            }
+            assert!(Instant::now() < until, "it does not come");
+            std::thread::sleep(Duration::from_micros(100));
+        }
+    }
+
+    fn head(number: u64, len: usize) -> Head {
+        Head {
+            number,
+            call: Call::new(Collective::AllReduce, Element::U8, len),
+            len: len as u64,
+        }
+    }
+
+    fn bytes(len: usize, seed: usize) -> Vec<u8> {
+        (0..len).map(|at| ((at * 13 + seed) % 251) as u8).collect()
+    }
+
+    /// Takes a whole chunk, `step` bytes at most at a time.
+    fn take(lane: &mut StreamLane, len: usize, step: usize) -> Vec<u8> {
+        let mut out = vec![0; len];
+        let mut done = 0;
+        while done < len {
+            let end = len.min(done + step);
+            done += wait(|| {
+                let got = lane.fill(&mut out[done..end]).expect("it goes on");
+                (got > 0).then_some(got)
+            });
+        }
+        out
+    }
+
+    #[test]
+    fn chunks_arrive_one_after_the_other_with_their_heads_and_whole() {
+        let (_fabrics, mut here, mut there) = pair();
+        let lens = [0, 1, 100, AHEAD, AHEAD + 1, 50_000];
+        for (number, len) in lens.into_iter().enumerate() {
+            let chunk = bytes(len, number);
+            let head = head(number as u64, len);
+            assert!(
+                there.try_send(&head.encode(), &chunk).expect("sent"),
+                "{len} fit"
+            );
+            assert!(!there.is_behind());
+        }
+        assert_eq!(there.sent_bytes, lens.iter().sum::<usize>() as u64);
+        for (number, len) in lens.into_iter().enumerate() {
+            let found = wait(|| here.arrived().expect("it goes on"));
+            assert_eq!(found, Some(head(number as u64, len)));
+            let again = here.arrived().expect("it goes on");
+            assert_eq!(again, Some(found), "until it is released");
+            assert_eq!(take(&mut here, len, 7_000), bytes(len, number));
+            assert_eq!(
+                here.fill(&mut [0; 9]).expect("it goes on"),
+                0,
+                "not of the next"
+            );
+            here.release();
+        }
+        assert_eq!(here.arrived().expect("it goes on"), None);
+    }
+
+    #[test]
+    fn a_chunk_that_does_not_fit_the_socket_goes_on_where_it_stopped() {
+        let (_fabrics, mut here, mut there) = pair();
+        let len = 64 << 20;
+        let (chunk, head) = (bytes(len, 3), head(9, len));
+        assert!(!there.try_send(&head.encode(), &chunk).expect("begun"));
+        assert!(there.is_behind());
+        assert_eq!(there.sent_bytes, 0, "not all of it");
+        let sender = std::thread::spawn(move || {
+            wait(|| {
+                there
+                    .try_send(&head.encode(), &chunk)
+                    .expect("it goes on")
+                    .then_some(())
+            });
+            (there.is_behind(), there.sent_bytes)
+        });
+        let found = wait(|| here.arrived().expect("it goes on"));
+        assert_eq!(found, Some(head));
+        assert!(take(&mut here, len, 1 << 20) == bytes(len, 3), "every byte");
+        assert_eq!(sender.join().expect("no panic"), (false, len as u64));
+    }
+
+    #[test]
+    fn what_is_no_sealed_head_is_none_of_ours() {
+        let (_fabrics, mut here, there) = pair();
+        let junk = [7; SEALED];
+        let sent = there.stream.send(&[IoSlice::new(&junk)]).expect("sent");
+        assert_eq!(sent, SEALED);
+        assert_eq!(wait(|| here.arrived().expect("it goes on")), None);
+    }
+
+    #[test]
+    fn a_stream_whose_other_end_is_gone_says_so() {
+        let (_fabrics, mut here, there) = pair();
+        assert_eq!(here.arrived().expect("it is there"), None);
+        drop(there);
+        let broken = wait(|| here.arrived().err());
+        assert_eq!(broken.0, "its connection ended");
+    }
+}
