@@ -28,7 +28,7 @@ def turn(size: int, seconds: float, cpu: float = 1.0, bound=None) -> dict[int, F
 
 def judged(rounds, size):
     filled = {one.name: rounds.get(one.name, []) for one in ALL}
-    return {(v.path, v.what): v for v in judgement.judge(ALL, filled, [size])}
+    return {(v.way, v.what): v for v in judgement.judge(ALL, filled, [size])}
 
 
 class Figures(unittest.TestCase):
@@ -73,6 +73,15 @@ class AJudgement(unittest.TestCase):
         self.assertIs(found["shm", "rate"].met, False)
         by_tcp = {"crowfly tcp": [turn(size, 1.0, bound=size / 0.1)] * 3}
         self.assertNotIn(("tcp", "share"), judged(by_tcp, size), "memory is not what limits there")
+
+    def test_holds_the_groups_memory_against_the_same_peers_under_its_own_name(self):
+        ways = [*ALL, Contender("crowfly shm, group's memory", "crowfly", "shm", ())]
+        rounds = {one.name: [] for one in ways}
+        rounds["Open MPI shm"] = rounds["crowfly shm"] = [turn(MIB, 1.0)] * 3
+        rounds["crowfly shm, group's memory"] = [turn(MIB, 0.5)] * 3
+        found = {(v.way, v.what): v.value for v in judgement.judge(ways, rounds, [MIB])}
+        self.assertEqual(found["shm", "rate"], 1.0)
+        self.assertEqual(found["shm, group's memory", "rate"], 2.0)
 
     def test_says_nothing_of_too_few_rounds_and_leaves_out_what_is_missing(self):
         rounds = {"crowfly tcp": [turn(MIB, 1.0)] * 2, "Gloo": [turn(MIB, 2.0), {}]}

@@ -88,6 +88,8 @@ def find(program: str, python: Path) -> tuple[list[Contender], list[str]]:
     """Those that this machine has, and what is missing."""
     own = (program, "bench", "collective", "--ranks", "{ranks}", "--rounds", "1", "--json", "--path")
     found = [Contender(f"crowfly {path}", "crowfly", path, (*own, path)) for path in LAYERS]
+    # Buffers that the program takes from the group; no peer has such, and all others work on any memory.
+    found.insert(1, Contender("crowfly shm, group's memory", "crowfly", "shm", (*own, "shm", "--buffers", "group")))
     missing = []
     mpi = built_for_mpi()
     if mpi:

@@ -30,7 +30,9 @@ Rounds = Mapping[str, Sequence[Mapping[int, Figure]]]
 
 @dataclass(frozen=True)
 class Verdict:
-    path: str
+    way: str
+    """Which of crowfly's ways."""
+
     bytes: int
     what: str
     value: float
@@ -42,12 +44,12 @@ class Verdict:
     """`None` where there were too few rounds."""
 
 
-def verdict(path: str, size: int, what: str, values: Sequence[float]) -> Verdict | None:
+def verdict(way: str, size: int, what: str, values: Sequence[float]) -> Verdict | None:
     if not values:
         return None
     middle, asked = statistics.median(values), TARGETS[what]
     good = middle <= asked if what in AT_MOST else middle >= asked
-    return Verdict(path, size, what, middle, asked, len(values), good if len(values) >= LEAST_ROUNDS else None)
+    return Verdict(way, size, what, middle, asked, len(values), good if len(values) >= LEAST_ROUNDS else None)
 
 
 def ratios(rounds: Rounds, own: str, peers: Sequence[str], size: int, figure) -> list[float]:
@@ -63,21 +65,22 @@ def ratios(rounds: Rounds, own: str, peers: Sequence[str], size: int, figure) ->
 def judge(contenders: Sequence[Contender], rounds: Rounds, sizes: Sequence[int]) -> list[Verdict]:
     verdicts: list[Verdict | None] = []
     for own in (c for c in contenders if c.kind == "crowfly"):
+        way = own.name.removeprefix("crowfly ")
         # Gloo has TCP alone, and is a peer of both ways.
         peers = [c.name for c in contenders if c.kind != "crowfly" and (c.path == own.path or c.kind == "Gloo")]
         mpi = [c.name for c in contenders if c.kind == "Open MPI" and c.path == own.path]
         for size in sizes:
             if size >= LEAST_LARGE:
                 rate = ratios(rounds, own.name, peers, size, lambda f: f.seconds)
-                verdicts.append(verdict(own.path, size, RATE, rate))
+                verdicts.append(verdict(way, size, RATE, rate))
             elif own.path == "shm":
                 late = [1 / r for r in ratios(rounds, own.name, mpi, size, lambda f: f.seconds)]
-                verdicts.append(verdict(own.path, size, LATENCY, late))
+                verdicts.append(verdict(way, size, LATENCY, late))
             cpu = ratios(rounds, own.name, peers, size, lambda f: f.cpu_seconds)
             if size >= LEAST_LARGE:
-                verdicts.append(verdict(own.path, size, CPU, [1 / r for r in cpu if r > 0]))
+                verdicts.append(verdict(way, size, CPU, [1 / r for r in cpu if r > 0]))
             if size >= LEAST_BOUND and own.path == "shm":
                 figures = [turn[size] for turn in rounds.get(own.name, ()) if size in turn]
                 shares = [f.bytes / f.seconds / f.bound for f in figures if f.bound]
-                verdicts.append(verdict(own.path, size, SHARE, shares))
+                verdicts.append(verdict(way, size, SHARE, shares))
     return [one for one in verdicts if one is not None]

@@ -48,7 +48,7 @@ def verdicts(found: Sequence[Verdict]) -> list[str]:
     lines = ["| by | size | what | median | asked | |", "|---|---|---|---|---|---|"]
     for one in found:
         sign = "≤" if one.what in AT_MOST else "≥"
-        cells = (one.path, size_text(one.bytes), WHAT[one.what], f"{one.value:.2f}", f"{sign} {one.asked}", WORDS[one.met])
+        cells = (one.way, size_text(one.bytes), WHAT[one.what], f"{one.value:.2f}", f"{sign} {one.asked}", WORDS[one.met])
         lines.append("| " + " | ".join(cells) + " |")
     return lines
 

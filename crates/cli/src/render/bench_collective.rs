@@ -8,12 +8,12 @@ use super::receipt::percent;
 use super::style::{FAINT, STRONG, paint};
 use super::table::Table as Lines;
 use super::text::{count, harmless, wrap};
-use crate::commands::bench::collective::{Point, Table};
+use crate::commands::bench::collective::{Point, Table, Whose};
 
 /// What was measured, in one line.
 pub(super) fn title(table: &Table) -> String {
     format!(
-        "Collectives of {} on {}, {} by {}{}",
+        "Collectives of {} on {}, {} by {}{}{}",
         count(table.ranks, "rank"),
         count(table.hosts, "host"),
         table.element,
@@ -22,6 +22,10 @@ pub(super) fn title(table: &Table) -> String {
             " in single precision"
         } else {
             ""
+        },
+        match table.buffers {
+            Whose::Own => "",
+            Whose::Group => ", in the group's memory",
         },
     )
 }

@@ -85,7 +85,7 @@ mod tests {
     use crowfly_route::units::BytesPerSecond;
 
     use super::*;
-    use crate::commands::bench::collective::BENCH_COLLECTIVE_SCHEMA;
+    use crate::commands::bench::collective::{BENCH_COLLECTIVE_SCHEMA, Whose};
 
     fn point(collective: Collective, size: u64, seconds: f64, ceiling: Option<f64>) -> Point {
         Point {
@@ -115,6 +115,7 @@ mod tests {
             element: Element::F32,
             reduction: Reduction::Sum,
             wide: false,
+            buffers: Whose::Own,
             processors: 2,
             load: None,
             rounds: 3,

@@ -60,7 +60,7 @@ pub struct CollectiveArgs {
     /// The kind of numbers: f32, f64, f16, bf16, i8, i16, i32, i64 or u8
     #[arg(long, value_name = "KIND", default_value = "f32")]
     element: Element,
-    /// How they are reduced: sum, min, max or mean
+    /// How they are reduced: sum, min, max, mean, product, and, or, xor
     #[arg(long, value_name = "HOW", default_value = "sum")]
     reduction: Reduction,
     /// Sum half precision in single precision and round once
@@ -73,6 +73,9 @@ pub struct CollectiveArgs {
     /// The way between ranks of one machine
     #[arg(long, value_name = "PATH", default_value = "shm")]
     path: Way,
+    /// Whose memory an all-reduce works on
+    #[arg(long, value_name = "WHOSE", default_value = "own")]
+    buffers: Whose,
     /// How often everything is measured, in turns
     #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u16).range(1..=1000))]
     rounds: u16,
@@ -109,6 +112,16 @@ enum Way {
     Shm,
     /// TCP sockets.
     Tcp,
+}
+
+/// Whose memory an all-reduce works on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Whose {
+    /// Memory of the program's own, as any library gives it.
+    Own,
+    /// The group's: ranks of one host have mapped each other's, and nothing is copied.
+    Group,
 }
 
 /// One collective of one size, over all rounds.
@@ -155,6 +168,8 @@ pub struct Table {
     pub reduction: Reduction,
     /// Whether half precision was summed in single precision.
     pub wide: bool,
+    /// Whose memory all-reduces worked on.
+    pub buffers: Whose,
     /// Processors of this machine.
     pub processors: usize,
     /// Programs that wanted to run at the end, over a minute; unknown where the system does not say.
@@ -301,6 +316,7 @@ fn measure(
                 element: args.element,
                 reduction: args.reduction,
                 size: *size,
+                shared: args.buffers == Whose::Group,
                 options: CallOptions {
                     algorithm: args.algorithm,
                     wide: args.wide,
@@ -333,6 +349,7 @@ fn measure(
         element: args.element,
         reduction: args.reduction,
         wide: args.wide,
+        buffers: args.buffers,
         processors,
         load: crowfly_machine::usage::load_average(),
         rounds: args.rounds,
