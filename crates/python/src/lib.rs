@@ -50,7 +50,7 @@ mod _crowfly {
     #[pymodule_export]
     use super::open::Opened;
     #[pymodule_export]
-    use super::ranks::Ranks;
+    use super::ranks::{GroupMemory, Ranks};
     #[pymodule_export]
     use super::region::Region;
     #[pymodule_export]

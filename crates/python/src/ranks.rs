@@ -9,7 +9,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use crowfly_mover::collective::{
-    CallOptions, CollectiveError, CollectiveReceipt, Element, Group, GroupSettings, Reduction,
+    CallOptions, CollectiveError, CollectiveReceipt, Courier, Element, Group, GroupSettings,
+    Reduction, SharedBuffer,
 };
 use crowfly_mover::fabric::rendezvous::{Directory, Presence, RendezvousError};
 use crowfly_mover::fabric::{Fabric, Settings, SharedKey};
@@ -53,6 +54,7 @@ impl Directory for Store {
 #[pyclass(frozen, module = "crowfly._crowfly")]
 pub struct Ranks {
     group: Mutex<Option<Group>>,
+    courier: Courier,
     /// This rank's number.
     #[pyo3(get)]
     rank: usize,
@@ -62,6 +64,32 @@ pub struct Ranks {
     /// The number that each had in the group that was formed first.
     #[pyo3(get)]
     origin: Vec<usize>,
+}
+
+/// Memory of a group that all ranks of a host have mapped.
+#[pyclass(frozen, module = "crowfly._crowfly")]
+pub struct GroupMemory {
+    buffer: Mutex<SharedBuffer>,
+    /// The address of its first byte.
+    #[pyo3(get)]
+    address: usize,
+    /// How many bytes there are.
+    #[pyo3(get)]
+    bytes: usize,
+    /// Whether other ranks have mapped it.
+    #[pyo3(get)]
+    shared: bool,
+}
+
+impl GroupMemory {
+    fn of(mut buffer: SharedBuffer) -> Self {
+        Self {
+            address: buffer.as_ptr() as usize,
+            bytes: buffer.len(),
+            shared: buffer.is_shared(),
+            buffer: Mutex::new(buffer),
+        }
+    }
 }
 
 /// What a failure of a collective is in Python: an exception of `crowfly._collective`, which knows the ranks that
@@ -134,6 +162,7 @@ impl Ranks {
             rank: group.rank(),
             size: group.size(),
             origin: group.origin().to_vec(),
+            courier: group.courier(),
             group: Mutex::new(Some(group)),
         }
     }
@@ -151,9 +180,13 @@ impl Ranks {
             group.as_mut().map(|group| call(group, options))
         });
         let receipt = done.ok_or_else(closed)?.map_err(raise)?;
-        let json = serde_json::to_string(&receipt);
-        json.map_err(|error| Fault::usage(error.to_string()).into())
+        json(&receipt)
     }
+}
+
+fn json(receipt: &impl serde::Serialize) -> PyResult<String> {
+    let json = serde_json::to_string(receipt);
+    json.map_err(|error| Fault::usage(error.to_string()).into())
 }
 
 fn closed() -> PyErr {
@@ -211,6 +244,72 @@ impl Ranks {
         self.call(py, timeout, |group, options| {
             group.all_reduce(data, element, reduction, options)
         })
+    }
+
+    /// Makes memory of the group, zeroed; all ranks call it.
+    fn memory(&self, py: Python<'_>, bytes: usize, timeout: f64) -> PyResult<GroupMemory> {
+        let options = CallOptions::within(time(timeout)?);
+        let made = py.detach(|| {
+            let mut group = self.group.lock().unwrap_or_else(PoisonError::into_inner);
+            group.as_mut().map(|group| group.buffer(bytes, options))
+        });
+        let made = made.ok_or_else(closed)?.map_err(raise)?;
+        Ok(GroupMemory::of(made))
+    }
+
+    /// Reduces everyone's numbers in a range of the group's memory, where they lie.
+    #[expect(
+        clippy::too_many_arguments,
+        reason = "a range and what is done with it"
+    )]
+    fn all_reduce_in(
+        &self,
+        py: Python<'_>,
+        memory: &GroupMemory,
+        start: usize,
+        bytes: usize,
+        element: &str,
+        reduction: &str,
+        timeout: f64,
+    ) -> PyResult<String> {
+        let (element, reduction): (Element, Reduction) = (parsed(element)?, parsed(reduction)?);
+        let range = start..start.saturating_add(bytes);
+        self.call(py, timeout, |group, options| {
+            let mut buffer = memory.buffer.lock().unwrap_or_else(PoisonError::into_inner);
+            group.all_reduce_in(&mut buffer, range, element, reduction, options)
+        })
+    }
+
+    /// Sends a rank bytes; it and this one alone take part.
+    fn send(
+        &self,
+        py: Python<'_>,
+        data: Memory,
+        to: usize,
+        tag: u64,
+        timeout: f64,
+    ) -> PyResult<String> {
+        let options = CallOptions::within(time(timeout)?);
+        // SAFETY: as in `all_reduce`.
+        let data = unsafe { read(data) };
+        let sent = py.detach(|| self.courier.send(to, tag, data, options));
+        json(&sent.map_err(raise)?)
+    }
+
+    /// Receives what a rank sends, or any where none is given.
+    fn receive(
+        &self,
+        py: Python<'_>,
+        data: Memory,
+        from_: Option<usize>,
+        tag: u64,
+        timeout: f64,
+    ) -> PyResult<String> {
+        let options = CallOptions::within(time(timeout)?);
+        // SAFETY: as in `all_reduce`.
+        let data = unsafe { written(data) };
+        let came = py.detach(|| self.courier.receive(from_, tag, data, options));
+        json(&came.map_err(raise)?)
     }
 
     /// Reduces everyone's `input`; `output` is this rank's part.

@@ -18,7 +18,7 @@ END_S = 180
 LIMIT_S = 20
 
 START = """
-import json, os, sys, time
+import json, math, os, sys, time
 from datetime import timedelta
 import torch
 import torch.distributed as dist
@@ -152,11 +152,52 @@ if me < 2:
     dist.all_reduce(data, group=pair)
     assert data.item() == 3
 
+product = torch.full((3,), me + 2)
+dist.all_reduce(product, op=dist.ReduceOp.PRODUCT)
+assert product.tolist() == [math.prod(range(2, n + 2))] * 3
+for op, wanted in [
+    (dist.ReduceOp.BAND, [4 & 5 & 6, 0 & 1 & 2]),
+    (dist.ReduceOp.BOR, [4 | 5 | 6, 0 | 1 | 2]),
+    (dist.ReduceOp.BXOR, [4 ^ 5 ^ 6, 0 ^ 1 ^ 2]),
+]:
+    data = torch.tensor([4 | me, me])
+    dist.all_reduce(data, op=op)
+    assert data.tolist() == wanted, (op, data)
+
+for length in (3, 100_000):
+    work = dist.isend(torch.full((length,), float(me)), (me + 1) % n, tag=length)
+    data = torch.empty(length)
+    dist.recv(data, (me - 1) % n, tag=length)
+    work.wait()
+    assert (data == (me - 1) % n).all()
+given, taken = torch.full((5, 2), float(me)), torch.zeros(5, 2)
+works = dist.batch_isend_irecv(
+    [dist.P2POp(dist.isend, given[:, 0], (me + 1) % n), dist.P2POp(dist.irecv, taken[:, 1], (me - 1) % n)]
+)
+for work in works:
+    work.wait()
+assert (taken[:, 1] == (me - 1) % n).all() and not taken[:, 0].any()
+if me > 0:
+    dist.send(torch.tensor([me]), 0)
+else:
+    came = torch.empty(1, dtype=torch.int64)
+    assert sorted(dist.recv(came) for _ in range(n - 1)) == list(range(1, n))
+
+both = [[torch.empty(2), torch.empty(1)] for _ in range(n)]
+dist.group.WORLD.allgather_coalesced(both, [own[:2].clone(), own[:1].clone()]).wait()
+assert [part.tolist() for parts in both for part in parts] == [part for r in range(n) for part in ([r, r + 1.0], [r])]
+
+ours = cd.empty(1000, 7)
+ours.fill_(me)
+dist.all_reduce(ours[16:])
+assert (ours[16:] == sum(range(n))).all() and (ours[:16] == me).all()
+assert cd.receipt()["algorithm"] == "in-place"
+
 refused = []
 for call in (
-    lambda: dist.all_reduce(own.clone(), op=dist.ReduceOp.PRODUCT),
+    lambda: dist.all_reduce(own.clone(), op=dist.ReduceOp.BAND),
     lambda: dist.all_reduce(torch.tensor([True])),
-    lambda: dist.send(own, (me + 1) % n),
+    lambda: dist.group.WORLD.monitored_barrier(),
     lambda: dist.all_reduce(torch.zeros(2, dtype=torch.uint16)),
 ):
     try:

@@ -19,6 +19,7 @@ __all__ = [
     "route_json",
     "topology_json",
     "Opened",
+    "GroupMemory",
     "Ranks",
     "Region",
     "serialize",
@@ -288,6 +289,20 @@ class Restoring:
     ) -> tuple[list[str], int, int]: ...
 
 @final
+class GroupMemory:
+    """Memory of a group, which all ranks of a host have mapped."""
+
+    @property
+    def address(self) -> int:
+        """The address of its first byte."""
+    @property
+    def bytes(self) -> int:
+        """How many bytes there are."""
+    @property
+    def shared(self) -> bool:
+        """Whether other ranks have mapped it."""
+
+@final
 class Ranks:
     """The ranks of a job, as one of them. Memory comes as address and length, and is lent for the call."""
 
@@ -309,6 +324,20 @@ class Ranks:
     def size(self) -> int: ...
     @property
     def origin(self) -> list[int]: ...
+    def memory(self, bytes: int, timeout: float) -> GroupMemory: ...
+    def all_reduce_in(
+        self,
+        memory: GroupMemory,
+        start: int,
+        bytes: int,
+        element: str,
+        reduction: str,
+        timeout: float,
+    ) -> str: ...
+    def send(self, data: tuple[int, int], to: int, tag: int, timeout: float) -> str: ...
+    def receive(
+        self, data: tuple[int, int], from_: Optional[int], tag: int, timeout: float
+    ) -> str: ...
     def all_reduce(
         self, data: tuple[int, int], element: str, reduction: str, timeout: float
     ) -> str: ...

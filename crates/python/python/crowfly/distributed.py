@@ -20,7 +20,9 @@ does every later call; :func:`failure` gives it where PyTorch has made another e
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import json
+import math
 import secrets
 import socket
 from collections.abc import Callable, Sequence
@@ -32,7 +34,7 @@ import torch
 import torch.distributed as dist
 
 from ._collective import CollectiveError, CollectiveLate, CollectiveMismatch, RanksLost
-from ._crowfly import Ranks
+from ._crowfly import GroupMemory, Ranks
 from .errors import UsageError
 
 __all__ = [
@@ -42,6 +44,7 @@ __all__ = [
     "Options",
     "ProcessGroup",
     "RanksLost",
+    "empty",
     "failure",
     "receipt",
 ]
@@ -64,7 +67,18 @@ REDUCTIONS = {
     dist.ReduceOp.AVG: "mean",
     dist.ReduceOp.MIN: "min",
     dist.ReduceOp.MAX: "max",
+    dist.ReduceOp.PRODUCT: "product",
+    dist.ReduceOp.BAND: "and",
+    dist.ReduceOp.BOR: "or",
+    dist.ReduceOp.BXOR: "xor",
 }
+#: What PyTorch may call that this backend has nothing for: refused by name, so that nobody looks for the reason in
+#: PyTorch.
+NOT_BUILT = ("merge_remote_group", "monitored_barrier", "new_window", "reconfigure", "split_group")
+#: Sends and receives of one group that wait at the same time; what is more waits for its turn.
+MOST_COURIERS = 64
+#: Where tensors of a group's memory may begin.
+ALIGNMENT = 64
 KEY = "crowfly-key"
 LOOPBACK = "127.0.0.1"
 
@@ -94,6 +108,8 @@ class _Work(dist._Work):  # type: ignore[misc]  # PyTorch is not looked into
         # A future of PyTorch has an error of its own, for those who wait for it in C++, only where a callback
         # raised it.
         self._future = self._ended.then(lambda _: self._outcome())
+        #: The rank that something was received from.
+        self.source = -1
 
     def _outcome(self) -> list[torch.Tensor]:
         if self._error is not None:
@@ -122,6 +138,12 @@ class _Work(dist._Work):  # type: ignore[misc]  # PyTorch is not looked into
 
     def synchronize(self) -> None:
         self.wait()
+
+    def source_rank(self) -> int:
+        return self.source
+
+    def _source_rank(self) -> int:
+        return self.source
 
     def result(self) -> list[torch.Tensor]:
         return self._outcome()
@@ -157,6 +179,10 @@ class ProcessGroup(dist.ProcessGroup):  # type: ignore[misc]  # PyTorch is not l
         self._ranks = ranks
         self._timeout = timeout
         self._thread = ThreadPoolExecutor(1, "crowfly-collectives")
+        # What goes between two ranks waits for one of them, and nothing else is to wait for that.
+        self._couriers = ThreadPoolExecutor(MOST_COURIERS, "crowfly-courier")
+        # Memory of the group: nothing of it goes away while the group is there.
+        self._memory: list[GroupMemory] = []
         self._receipt: Optional[str] = None
         self._failure: Optional[CollectiveError] = None
 
@@ -186,8 +212,42 @@ class ProcessGroup(dist.ProcessGroup):  # type: ignore[misc]  # PyTorch is not l
         seconds = self._timeout if timeout is None else timeout
         return ProcessGroup(self._ranks.shrink(seconds), self._timeout)
 
+    def empty(self, *size: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
+        """A zeroed tensor in memory of the group, which the ranks of a host have mapped: an all-reduce of it, or of
+        a part that begins at a multiple of 64 bytes, copies nothing. All ranks call it, with the same arguments.
+
+        The memory goes when the group does; the tensor must not be used after that.
+        """
+        work = _Work([])
+        made: list[GroupMemory] = []
+        count, each = math.prod(size), torch.empty(0, dtype=dtype).element_size()
+
+        def call(seconds: float) -> None:
+            made.append(self._ranks.memory(max(1, count * each), seconds))
+
+        self._run(self._thread, work, call, self._timeout)
+        work.wait()
+        [memory] = made
+        self._memory.append(memory)
+        lent = (ctypes.c_uint8 * (count * each)).from_address(memory.address)
+        lent.owner = memory
+        whole = torch.frombuffer(lent, dtype=torch.uint8) if count else torch.empty(0, dtype=torch.uint8)
+        return whole.view(dtype).view(size)
+
+    def _in_memory(self, tensor: torch.Tensor) -> Optional[tuple[GroupMemory, int]]:
+        """The group's memory that a tensor lies in, and where."""
+        if not self._memory or not tensor.is_contiguous():
+            return None
+        start, length = _memory(tensor)
+        for memory in self._memory:
+            at = start - memory.address
+            if memory.shared and 0 <= at and at + length <= memory.bytes and at % ALIGNMENT == 0:
+                return memory, at
+        return None
+
     def shutdown(self) -> None:
         self._thread.shutdown()
+        self._couriers.shutdown()
         self._ranks.close()
 
     def abort(self) -> None:
@@ -197,40 +257,56 @@ class ProcessGroup(dist.ProcessGroup):  # type: ignore[misc]  # PyTorch is not l
         self, opts: Any, tensors: list[torch.Tensor], call: Callable[[float], Optional[str]]
     ) -> _Work:
         """Has the group's thread make a call; ``call`` gets its time in seconds and answers the receipt."""
-        for tensor in tensors:
-            if tensor.device.type != "cpu" or tensor.layout is not torch.strided:
-                raise UsageError(
-                    f"the backend crowfly takes dense tensors in host memory, not a {tensor.layout} tensor"
-                    f" on {tensor.device}",
-                    "not-host-memory",
-                )
+        _refuse_other_places(tensors)
+        work = _Work(tensors)
+        self._run(self._thread, work, call, self._limit(opts))
+        return work
+
+    def _limit(self, opts: Any) -> float:
+        """The seconds that a call may take."""
         limit = getattr(opts, "timeout", None)
         seconds = limit.total_seconds() if isinstance(limit, timedelta) else 0.0
         # PyTorch says a negative or no time where the group's own holds.
-        seconds = min(seconds, self._timeout) if seconds > 0 else self._timeout
-        work = _Work(tensors)
+        return min(seconds, self._timeout) if seconds > 0 else self._timeout
 
+    def _run(
+        self,
+        threads: ThreadPoolExecutor,
+        work: _Work,
+        call: Callable[[float], Optional[str]],
+        seconds: float,
+    ) -> None:
         def run() -> None:
             error: Optional[BaseException] = None
             try:
-                self._receipt = call(seconds) or self._receipt
+                receipt = call(seconds)
+                if threads is self._thread:
+                    self._receipt = receipt or self._receipt
             except CollectiveError as failed:
-                self._failure = error = failed
+                error = failed
+                # What goes between two ranks breaks nothing of the group's.
+                if threads is self._thread:
+                    self._failure = failed
             except BaseException as other:  # noqa: BLE001  # whoever waits is to hear of it
                 error = other
             work._end(error)
 
-        self._thread.submit(run)
-        return work
+        threads.submit(run)
 
     def allreduce(self, tensors: list[torch.Tensor], opts: Any = None) -> _Work:
         reduction = _reduction(opts)
         for tensor in tensors:
-            _refuse_sums_of_bools(tensor, reduction)
+            _refuse_what_is_none(tensor, reduction)
 
         def call(seconds: float) -> Optional[str]:
             receipt = None
             for tensor in tensors:
+                place = self._in_memory(tensor)
+                if place is not None:
+                    memory, at = place
+                    how = (_element(tensor), reduction, seconds)
+                    receipt = self._ranks.all_reduce_in(memory, at, _bytes(tensor), *how)
+                    continue
                 with _compact(tensor) as data:
                     receipt = self._ranks.all_reduce(
                         _memory(data), _element(data), reduction, seconds
@@ -246,7 +322,7 @@ class ProcessGroup(dist.ProcessGroup):  # type: ignore[misc]  # PyTorch is not l
         # Everyone has the result, and all but the root forget it.
         reduction, root = _reduction(opts), opts.rootRank
         for tensor in tensors:
-            _refuse_sums_of_bools(tensor, reduction)
+            _refuse_what_is_none(tensor, reduction)
 
         def call(seconds: float) -> Optional[str]:
             receipt = None
@@ -323,7 +399,7 @@ class ProcessGroup(dist.ProcessGroup):  # type: ignore[misc]  # PyTorch is not l
     def _scatter_reduced(
         self, output: torch.Tensor, whole: torch.Tensor, reduction: str, seconds: float
     ) -> str:
-        _refuse_sums_of_bools(output, reduction)
+        _refuse_what_is_none(output, reduction)
         with _compact(output) as own:
             if _overlap(own, whole):
                 whole = whole.clone()
@@ -431,11 +507,71 @@ class ProcessGroup(dist.ProcessGroup):  # type: ignore[misc]  # PyTorch is not l
 
     reduce_scatter_tensor_coalesced = reduce_scatter_single_coalesced
 
-    def send(self, tensors: list[torch.Tensor], dst: int, tag: int) -> _Work:
-        raise UsageError("the backend crowfly has no send", "not-built", "use another backend for it")
+    def allgather_coalesced(
+        self, outputs: list[list[torch.Tensor]], inputs: list[torch.Tensor], opts: Any = None
+    ) -> _Work:
+        # There, the outputs come by rank and then by input; here, the other way round.
+        return self.allgather([list(of_input) for of_input in zip(*outputs)], inputs, opts)
 
-    def recv(self, tensors: list[torch.Tensor], src: int, tag: int) -> _Work:
-        raise UsageError("the backend crowfly has no recv", "not-built", "use another backend for it")
+    def gather_single(self, output: torch.Tensor, own: torch.Tensor, opts: Any) -> _Work:
+        parts = list(output.chunk(self.size())) if self.rank() == opts.rootRank else []
+        return self.gather([parts] if parts else [], [own], opts)
+
+    gather_into_tensor = gather_single
+
+    def send(self, tensors: list[torch.Tensor], dst: int, tag: int = 0) -> _Work:
+        def call(seconds: float) -> None:
+            for tensor in tensors:
+                data = tensor.detach().contiguous()
+                self._ranks.send(_memory(data), dst, tag, seconds)
+
+        return self._carry(tensors, call)
+
+    def recv(self, tensors: list[torch.Tensor], src: int, tag: int = 0) -> _Work:
+        return self._receive(tensors, src, tag)
+
+    def recv_anysource(self, tensors: list[torch.Tensor], tag: int = 0) -> _Work:
+        return self._receive(tensors, None, tag)
+
+    recvAnysource = recv_anysource
+
+    def _receive(self, tensors: list[torch.Tensor], src: Optional[int], tag: int) -> _Work:
+        def call(seconds: float) -> None:
+            for tensor in tensors:
+                with _compact(tensor) as data:
+                    receipt = self._ranks.receive(_memory(data), src, tag, seconds)
+                work.source = int(json.loads(receipt)["from"])
+
+        work = self._carry(tensors, call)
+        return work
+
+    def _carry(self, tensors: list[torch.Tensor], call: Callable[[float], None]) -> _Work:
+        """Has a thread of its own do what goes between this rank and one other."""
+        _refuse_other_places(tensors)
+        work = _Work(tensors)
+        self._run(self._couriers, work, call, self._timeout)
+        return work
+
+
+def _not_built(name: str) -> Callable[..., Any]:
+    def refuse(*_: Any, **__: Any) -> Any:
+        raise UsageError(f"the backend crowfly has no {name}", "not-built", "use another backend for it")
+
+    return refuse
+
+
+for _name in NOT_BUILT:
+    setattr(ProcessGroup, _name, _not_built(_name))
+
+
+def _refuse_other_places(tensors: Sequence[torch.Tensor]) -> None:
+    for tensor in tensors:
+        if tensor.device.type != "cpu" or tensor.layout is not torch.strided:
+            raise UsageError(
+                f"the backend crowfly takes dense tensors in host memory, not a {tensor.layout} tensor"
+                f" on {tensor.device}",
+                "not-host-memory",
+            )
 
 
 def _reduction(opts: Any) -> str:
@@ -444,11 +580,19 @@ def _reduction(opts: Any) -> str:
         if wanted == known:
             return name
     raise UsageError(
-        f"the backend crowfly cannot reduce by {wanted}", "bad-reduction", "SUM, AVG, MIN and MAX can be had"
+        f"the backend crowfly cannot reduce by {_name_of(wanted)}",
+        "bad-reduction",
+        f"these can be had: {', '.join(_name_of(known) for known in REDUCTIONS)}",
     )
 
 
-def _refuse_sums_of_bools(tensor: torch.Tensor, reduction: str) -> None:
+def _name_of(reduction: Any) -> str:
+    return str(getattr(reduction, "op", reduction)).rsplit(".", 1)[-1]
+
+
+def _refuse_what_is_none(tensor: torch.Tensor, reduction: str) -> None:
+    if tensor.dtype.is_floating_point and reduction in ("and", "or", "xor"):
+        raise UsageError(f"the {reduction} of {tensor.dtype} is none", "bad-reduction", "it is of integers and bools")
     if tensor.dtype is torch.bool and reduction in ("sum", "mean"):
         raise UsageError(f"the {reduction} of bools is none", "bad-reduction", "take MAX for any, MIN for all")
 
@@ -531,6 +675,13 @@ def _of(group: Optional[dist.ProcessGroup]) -> ProcessGroup:
     if not isinstance(found, ProcessGroup):
         raise UsageError("the group has another backend than crowfly")
     return found
+
+
+def empty(
+    *size: int, dtype: torch.dtype = torch.float32, group: Optional[dist.ProcessGroup] = None
+) -> torch.Tensor:
+    """A zeroed tensor in a group's own memory, whose all-reduce copies nothing; see :meth:`ProcessGroup.empty`."""
+    return _of(group).empty(*size, dtype=dtype)
 
 
 def failure(group: Optional[dist.ProcessGroup] = None) -> Optional[CollectiveError]:
