@@ -525,8 +525,62 @@ fn given_ranks_that_a_launcher_started_the_first_tells_of_all_and_a_killed_one_i
     assert_eq!(second["digest"]["ranks"], 2);
     assert_eq!(second["losses"][0]["ranks"], serde_json::json!([0]));
     let refused = run("refused", &["--kill-rank", "1", "--at-step", "2"]);
+    let left: Vec<_> = fs::read_dir(cache.join("refused"))
+        .into_iter()
+        .flatten()
+        .collect();
+    assert!(left.is_empty(), "nothing was made");
     assert_eq!(
         document(&refused[0])["error"]["code"],
         "step-nobody-restarts"
     );
+}
+
+#[test]
+fn given_a_launcher_that_starts_all_ranks_again_they_go_on_from_the_latest_checkpoint() {
+    let cache = folder("step-relaunched");
+    let key = cache.join("key");
+    fs::write(&key, format!("{}\n", "5a".repeat(32))).expect("written");
+    fs::set_permissions(&key, fs::Permissions::from_mode(0o600)).expect("private");
+    let attempt = |count: u32| -> Vec<Output> {
+        let ranks: Vec<_> = (0..2)
+            .map(|rank| {
+                let mut command = small(&cache, &["--kill-rank", "1", "--at-step", "4"]);
+                let dir = cache.join("run");
+                command.arg("--dir").arg(dir).arg("--key-file").arg(&key);
+                command.env("RANK", rank.to_string()).env("WORLD_SIZE", "2");
+                command.env("TORCHELASTIC_RESTART_COUNT", count.to_string());
+                command.env("TORCHELASTIC_MAX_RESTARTS", "1");
+                command.stdout(Stdio::piped()).stderr(Stdio::piped());
+                command.spawn().expect("runs")
+            })
+            .collect();
+        let ended = ranks.into_iter().map(|rank| rank.wait_with_output());
+        ended.map(|end| end.expect("ends")).collect()
+    };
+    let first = attempt(0);
+    assert_eq!(first[1].status.code(), None, "killed");
+    let error = &document(&first[0])["error"];
+    assert_eq!(error["code"], "step-left-to-launcher");
+    let message = error["message"].as_str().expect("a message");
+    assert!(message.starts_with("rank 1 was lost: "), "{message}");
+    assert!(
+        message.ends_with("; the launcher starts all ranks again"),
+        "{message}"
+    );
+    assert_ne!(first[0].status.code(), Some(0), "or the launcher would not");
+
+    let second = attempt(1);
+    let report = document(&second[0]);
+    assert_eq!(second[0].status.code(), Some(0), "{report}");
+    let steps = report["steps"].as_array().expect("steps");
+    let began = steps[0]["step"].as_u64().expect("a step");
+    assert!(
+        began == 1 || began == 3,
+        "from a checkpoint, or the beginning: {report}"
+    );
+    assert_eq!(began > 1, report["restored"].is_object(), "{report}");
+    assert_eq!(steps.last().expect("the last")["step"], 6);
+    let never_killed = self::report(small(&cache, &["--ranks", "2"]));
+    assert_eq!(report["digest"], never_killed["digest"]);
 }

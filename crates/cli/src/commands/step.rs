@@ -19,6 +19,7 @@ use crate::output::Output;
 use crate::render;
 
 mod amount;
+mod attempts;
 mod foreman;
 mod ground;
 mod hand;

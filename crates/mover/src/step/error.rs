@@ -46,6 +46,8 @@ pub enum RunError {
     TooManyLosses { losses: u32 },
     #[error("whoever started this rank is gone")]
     Abandoned,
+    #[error("{0}; the launcher starts all ranks again")]
+    LeftToLauncher(Box<CollectiveError>),
 }
 
 impl RunError {
@@ -64,6 +66,7 @@ impl RunError {
             Self::NotOurs { .. } => "step-other-checkpoint",
             Self::TooManyLosses { .. } => "step-too-many-losses",
             Self::Abandoned => "step-abandoned",
+            Self::LeftToLauncher(_) => "step-left-to-launcher",
         }
     }
 }

@@ -1,6 +1,11 @@
 //! A rank that torchrun, mpirun or srun started: all of them find each other in a folder that they
 //! share, and the first of those that are left gathers what all have to tell.
+//!
+//! Where a rank is lost and the launcher starts all of them again, they go on from the latest
+//! checkpoint in that folder; where it does not, those that are left go on without it. What was
+//! before is told by the ranks that ended then, and is in no report of those that came after.
 
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -9,6 +14,7 @@ use crowfly_mover::fabric::rendezvous::{Folder, World};
 use crowfly_mover::fabric::{Fabric, Settings};
 use crowfly_mover::step::{Crew, Moment, Order, Recovery, RunError, train};
 
+use super::attempts::Attempts;
 use super::hand::{die, job};
 use super::standing::Log;
 use super::{Plan, StepArgs, report};
@@ -37,10 +43,14 @@ pub fn run(
     plan.order.ranks = world.size;
     plan.here = false;
     plan.order.check()?;
-    if plan.order.kill.is_some() && plan.order.recovery == Recovery::Restart {
-        let what = "under a launcher nobody takes the place of a rank that is killed";
+    let attempts = Attempts::of(world);
+    let restarts = attempts.again || attempts.before > 0;
+    if plan.order.kill.is_some() && plan.order.recovery == Recovery::Restart && !restarts {
+        let what = "under this launcher nobody takes the place of a rank that is killed";
         let failure = Failure::new("step-nobody-restarts", Exit::Usage, what);
-        return Err(failure.hint("choose `--after-loss shrink`, or start the ranks with `--ranks`"));
+        return Err(failure.hint(
+            "choose `--after-loss shrink`, start the ranks with `--ranks`, or by torchrun with `--max-restarts`",
+        ));
     }
     let folder = std::path::absolute(folder).map_err(|e| Failure::creating(folder, &e))?;
     let destination = args.destination()?;
@@ -48,18 +58,11 @@ pub fn run(
     if world.rank == 0 {
         let ground = || std::fs::create_dir_all(&folder);
         ground().map_err(|error| Failure::creating(&folder, &error))?;
-        for made in [super::CHECKPOINTS, super::DATA] {
-            if folder.join(made).exists() {
-                let shown = crate::path::shown(&folder.join(made));
-                let what = format!("{shown} is there already");
-                return Err(
-                    Failure::new("step-folder-not-empty", Exit::CannotCreate, what)
-                        .hint("name a new folder: what is in one is never overwritten"),
-                );
-            }
+        if attempts.before == 0 {
+            claim(&folder)?;
         }
         plan.order.check_disk(&folder, plan.made())?;
-        plan.make(out)?;
+        make(&plan, &folder, attempts, out)?;
     }
     let mut settings = args.path.settings(key::from_file(file)?);
     if let Some(address) = args.address {
@@ -73,11 +76,12 @@ pub fn run(
     let mut hand = Launched {
         order: &plan.order,
         rank: world.rank,
+        attempts,
         meet: Folder::at(folder.join(MEET)),
         settings,
         log: Log::default(),
         progress,
-        lost: false,
+        lost: attempts.before > 0,
     };
     let order = plan.order.clone();
     let mut ended = train(&order, destination, &mut hand)?;
@@ -88,6 +92,43 @@ pub fn run(
         return Ok(Exit::Ok);
     }
     report(args, &plan, &gathered, out)
+}
+
+/// Sees to it that a folder has nothing of another run.
+fn claim(folder: &Path) -> Result<(), Failure> {
+    for made in [super::CHECKPOINTS, super::DATA] {
+        if folder.join(made).exists() {
+            let shown = crate::path::shown(&folder.join(made));
+            let what = format!("{shown} is there already");
+            return Err(
+                Failure::new("step-folder-not-empty", Exit::CannotCreate, what)
+                    .hint("name a new folder: what is in one is never overwritten"),
+            );
+        }
+    }
+    Ok(())
+}
+
+/// Makes the data, unless an earlier attempt has made all of it.
+fn make(plan: &Plan, folder: &Path, attempts: Attempts, out: &Output) -> Result<(), Failure> {
+    if attempts.before > 0
+        && let Some(shards) = &plan.shards
+    {
+        let sizes = shards.files().into_iter().map(std::fs::metadata);
+        let found: u64 = sizes.flatten().map(|facts| facts.len()).sum();
+        if found == shards.bytes().0 {
+            return Ok(());
+        }
+        // It was killed while it made them.
+        let data = folder.join(super::DATA);
+        match std::fs::remove_dir_all(&data) {
+            Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+                return Err(Failure::creating(&data, &error));
+            }
+            _ => {}
+        }
+    }
+    plan.make(out)
 }
 
 /// What all ranks that are left have to tell.
@@ -119,6 +160,7 @@ fn gather(group: &mut Group, log: &Log, deadline: f64) -> Result<Log, Failure> {
 struct Launched<'a> {
     order: &'a Order,
     rank: u32,
+    attempts: Attempts,
     meet: Folder,
     settings: Settings,
     log: Log,
@@ -129,6 +171,11 @@ struct Launched<'a> {
 impl Crew for Launched<'_> {
     fn muster(&mut self, before: Option<Group>) -> Result<Group, RunError> {
         if let Some(mut before) = before {
+            if let (true, Recovery::Restart, Some(error)) =
+                (self.attempts.again, self.order.recovery, before.failure())
+            {
+                return Err(RunError::LeftToLauncher(Box::new(error.clone())));
+            }
             let within = Duration::from_secs_f64(self.order.deadline);
             return Ok(before.shrink(CallOptions::within(within))?);
         }
@@ -140,7 +187,7 @@ impl Crew for Launched<'_> {
         Ok(Group::form(
             fabric,
             &self.meet,
-            &job(0),
+            &job(self.attempts.before),
             self.rank as usize,
             self.order.ranks as usize,
             settings,
@@ -148,7 +195,7 @@ impl Crew for Launched<'_> {
     }
 
     fn losses_before(&self) -> u32 {
-        0
+        self.attempts.before
     }
 
     fn tell(&mut self, moment: Moment) -> Result<(), RunError> {
