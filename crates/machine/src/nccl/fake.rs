@@ -238,7 +238,9 @@ unsafe extern "C" fn last_error(_: Handle) -> Text {
 /// Reads device memory; the code of an illegal access where there is none.
 fn taken(world: &crate::gpu::fake::World, from: u64, len: usize) -> Result<Vec<u8>, c_int> {
     let mut bytes = vec![0; len];
-    read(world, from, &mut bytes).then_some(bytes).ok_or(ILLEGAL_ADDRESS)
+    read(world, from, &mut bytes)
+        .then_some(bytes)
+        .ok_or(ILLEGAL_ADDRESS)
 }
 
 /// Queues a step, now or when the group that was begun ends.
