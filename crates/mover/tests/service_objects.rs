@@ -45,7 +45,7 @@ fn given_an_object_it_arrives_whole_by_ranges_together_and_the_receipt_says_what
     let store = Store::start();
     let here = tempfile::tempdir().expect("a folder");
     let bytes = pattern(LEN, 1);
-    store.put("models/a%20b/m%C3%BC.bin", &bytes, "v1");
+    store.put("models/a b/mü.bin", &bytes, "v1");
     let copied = down(
         &store,
         "s3://models/a b/mü.bin",
@@ -122,7 +122,7 @@ fn given_a_store_that_is_busy_or_cuts_connections_it_is_asked_again_and_the_rece
         assert!(fs::read(to).expect("there") == bytes);
     }
     store.is(Mood::Busy(100));
-    assert_eq!(code(down(&store, "s3://b/m", Side::Host)), "store-answer");
+    assert_eq!(code(down(&store, "s3://b/m", Side::Host)), "store-busy");
 }
 
 #[test]
@@ -152,16 +152,11 @@ fn given_an_interruption_the_copy_goes_on_with_the_same_version_alone() {
 #[test]
 fn given_a_version_that_changes_in_the_middle_nothing_appears() {
     let store = Store::start();
-    store.put("b/m", &pattern(96 << 20, 5), "v1");
-    let other = pattern(96 << 20, 6);
+    store.put("b/m", &pattern(LEN, 5), "v1");
+    store.is(Mood::Changes(3));
     let here = tempfile::tempdir().expect("a folder");
-    let want = wanted(&store, "s3://b/m", Side::File(here.path().join("m")));
-    let begun = Copy::start(want).expect("started");
-    while begun.moved().0 < 8 << 20 {
-        std::thread::sleep(Duration::from_micros(200));
-    }
-    store.put("b/m", &other, "v2");
-    assert_eq!(code(begun.wait()), "object-changed");
+    let to = Side::File(here.path().join("m"));
+    assert_eq!(code(down(&store, "s3://b/m", to)), "object-changed");
     assert_eq!(fs::read_dir(here.path()).expect("a folder").count(), 0);
 }
 
@@ -172,6 +167,8 @@ fn given_what_cannot_be_read_each_has_its_code_and_nothing_appears() {
     let here = tempfile::tempdir().expect("a folder");
     let to = || Side::File(here.path().join("m"));
     assert_eq!(code(down(&store, "s3://b/none", to())), "object-not-found");
+    assert_eq!(code(down(&store, "s3://none/m", to())), "bucket-not-found");
+    assert_eq!(code(down(&store, "s3://b/", to())), "not-copied");
     let with = |change: &dyn Fn(&mut StoreSettings)| {
         let mut want = wanted(&store, "s3://b/m", to());
         change(&mut want.store);
@@ -211,7 +208,7 @@ fn given_what_cannot_be_read_each_has_its_code_and_nothing_appears() {
     want.policy = Policy::Prefer;
     want.preserve = true;
     assert_eq!(code(copy(want.clone())), "not-copied");
-    (want.preserve, want.recursive) = (false, true);
+    (want.preserve, want.replace) = (false, false);
     assert_eq!(code(copy(want)), "not-copied");
     let up = wanted(&store, "s3://b/m", object("s3://b/n"));
     assert_eq!(code(copy(up)), "not-copied");
@@ -242,4 +239,89 @@ fn given_an_empty_object_an_empty_file_appears() {
     let to = here.path().join("m");
     down(&store, "s3://b/empty", Side::File(to.clone())).expect("copied");
     assert_eq!(fs::metadata(to).expect("there").len(), 0);
+}
+
+#[test]
+fn given_a_prefix_all_below_it_comes_in_the_folders_that_the_names_tell_of() {
+    let store = Store::start();
+    store.lists(2);
+    let names = ["a/b/c", "a/b/d e+f", "a/empty/", "z&<", "ü%20"];
+    for name in names {
+        let bytes: &[u8] = if name.ends_with('/') {
+            b""
+        } else {
+            name.as_bytes()
+        };
+        store.put(&format!("b/p/{name}"), bytes, "v1");
+    }
+    store.put("b/pq", b"beside it", "v1");
+    let here = tempfile::tempdir().expect("a folder");
+    for prefix in ["s3://b/p", "s3://b/p/"] {
+        let to = here.path().join("to");
+        let mut want = wanted(&store, prefix, Side::File(to.clone()));
+        want.recursive = true;
+        let copied = copy(want).unwrap_or_else(|error| panic!("{error}"));
+        assert_eq!((copied.files, copied.folders), (4, 4));
+        for name in names.iter().filter(|name| !name.ends_with('/')) {
+            assert_eq!(fs::read(to.join(name)).expect("there"), name.as_bytes());
+        }
+        assert!(to.join("a/empty").is_dir());
+        fs::remove_dir_all(to).expect("removed");
+    }
+    let mut want = wanted(&store, "s3://b/p", Side::Host);
+    want.recursive = true;
+    assert_eq!(copy(want.clone()).expect("read").files, 4);
+    want.from = object("s3://b/none");
+    assert_eq!(code(copy(want.clone())), "object-not-found");
+    (want.from, want.to) = (object("s3://b"), Side::File(here.path().join("all")));
+    assert_eq!(copy(want).expect("all of the bucket").files, 5);
+}
+
+#[test]
+fn given_names_that_lead_out_or_clash_nothing_is_copied() {
+    let here = tempfile::tempdir().expect("a folder");
+    for names in [
+        ["../out", "x"],
+        ["a", "a/b"],
+        ["a//b", "x"],
+        ["/etc/x", "x"],
+    ] {
+        let store = Store::start();
+        for name in names {
+            store.put(&format!("b/{name}"), b"bytes", "v1");
+        }
+        let mut want = wanted(&store, "s3://b", Side::File(here.path().join("to")));
+        want.recursive = true;
+        assert_eq!(code(copy(want)), "object-name", "{names:?}");
+    }
+    assert_eq!(fs::read_dir(here.path()).expect("a folder").count(), 0);
+}
+
+#[test]
+fn given_a_listing_that_does_not_end_it_is_told_of() {
+    let store = Store::start();
+    store.put("b/m", b"bytes", "v1");
+    store.is(Mood::Endless);
+    let mut want = wanted(&store, "s3://b", Side::Host);
+    want.recursive = true;
+    assert_eq!(code(copy(want)), "store-answer");
+}
+
+#[test]
+fn given_a_store_of_another_region_or_time_the_error_says_so() {
+    let store = Store::start();
+    store.put("b/m", b"bytes", "v1");
+    let said = |mood| {
+        store.is(mood);
+        let error = down(&store, "s3://b/m", Side::Host)
+            .map(drop)
+            .expect_err("refused");
+        (error.code(), error.to_string())
+    };
+    let (code, text) = said(Mood::Elsewhere);
+    assert_eq!(code, "wrong-region");
+    assert!(text.contains("eu-test-1 but in eu-other-2"), "{text}");
+    let (code, text) = said(Mood::Yesterday);
+    assert_eq!(code, "clock-skew");
+    assert!(text.contains("ahead of that of"), "{text}");
 }

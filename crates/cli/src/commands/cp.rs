@@ -5,11 +5,13 @@ use std::convert::Infallible;
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
+use std::sync::mpsc::Receiver;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use clap::Args;
+use crowfly_mover::objects::StoreSettings;
 use crowfly_mover::service::{Asked, Auth, Copied, Copy, Dialing, Leg, Location, Side, Watch};
 use crowfly_route::obstacle::{Code, Obstacle};
 use crowfly_route::place::{Place, SERVED_SCHEME};
@@ -21,7 +23,7 @@ use serde::Serialize;
 use super::connection::{ConnectionArgs, Missing};
 use super::store;
 use crate::failure::{Exit, Failure};
-use crate::interrupt::Leftover;
+use crate::interrupt::{self, Leftover};
 use crate::output::Output;
 use crate::path::shown;
 use crate::render;
@@ -37,18 +39,24 @@ const LOOK: Duration = Duration::from_millis(2);
 
 /// Arguments of `crowfly cp`.
 #[derive(Args, Debug)]
+#[command(
+    after_long_help = "Stores: AWS_ENDPOINT_URL_S3 or AWS_ENDPOINT_URL says where (else Amazon's), AWS_REGION \
+in which region, AWS_CA_BUNDLE or SSL_CERT_FILE whom to trust. The key is that of AWS_ACCESS_KEY_ID, \
+AWS_SECRET_ACCESS_KEY and AWS_SESSION_TOKEN, or of the profile AWS_PROFILE in ~/.aws/credentials and \
+~/.aws/config; with AWS_EC2_METADATA_DISABLED=false that of the machine's role. Large objects are written \
+in parts, which are removed when the copy fails or is interrupted, and kept with --resume."
+)]
 pub struct CpArgs {
     /// What to copy: a file or folder of this machine, crowfly://HOST:PORT/NAME[/PATH], an object
-    /// s3://BUCKET/KEY (by AWS_ENDPOINT_URL, AWS_REGION, AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY), or
-    /// gpu:N to measure: a pattern in its memory
+    /// s3://BUCKET/KEY (see below), or gpu:N to measure: a pattern in its memory
     #[arg(value_name = "SRC")]
     from: OsString,
-    /// Where to: a file or folder, crowfly://HOST:PORT/NAME[/PATH], or `host:` or gpu:N to measure: into
-    /// memory, and dropped there
+    /// Where to: a file or folder, crowfly://HOST:PORT/NAME[/PATH], an object s3://BUCKET/KEY, or `host:` or
+    /// gpu:N to measure: into memory, and dropped there
     #[arg(value_name = "DST")]
     to: OsString,
-    /// Copy what is in the folder SRC into the folder DST; links, devices, sockets and pipes are left
-    /// out and counted
+    /// Copy what is in the folder SRC, or the objects below the prefix SRC, into the folder or below the
+    /// prefix DST; links, devices, sockets and pipes are left out and counted
     #[arg(short, long)]
     recursive: bool,
     /// With -r: copy what links lead to. At a server that is only what lies beneath what it exposes
@@ -61,6 +69,9 @@ pub struct CpArgs {
     /// Go on where an earlier copy was interrupted, and leave what can be gone on with
     #[arg(long)]
     resume: bool,
+    /// With an object as DST: fail where there is one already, and replace nothing
+    #[arg(short, long)]
+    no_clobber: bool,
     /// Leave out the comparison of the checksums that both ends make
     #[arg(long)]
     no_verify: bool,
@@ -154,10 +165,19 @@ fn carry(
         policy: args.policy,
         timeout: args.timeout,
         dialing,
-        store: store::from_environment(),
+        replace: !args.no_clobber,
+        store: match [&from, &to]
+            .iter()
+            .any(|side| matches!(side, Side::Object(_)))
+        {
+            true => store::from_environment()?,
+            false => StoreSettings::default(),
+        },
         watch: Some(leftovers()),
     };
-    let copied = follow(Copy::start(asked)?, &from, out)?;
+    // What is unfinished at a store is removed there before the process ends.
+    let asked_first = matches!(to, Side::Object(_)).then(interrupt::asks_first);
+    let copied = follow(Copy::start(asked)?, &from, asked_first.as_ref(), out)?;
     Ok(Cp {
         schema: CP_SCHEMA,
         from: from.place(),
@@ -173,7 +193,12 @@ fn carry(
 }
 
 /// Waits for a copy, with its progress on the screen.
-fn follow(copy: Copy, from: &Side, out: &Output) -> Result<Copied, Failure> {
+fn follow(
+    copy: Copy,
+    from: &Side,
+    signal: Option<&Receiver<&'static str>>,
+    out: &Output,
+) -> Result<Copied, Failure> {
     let progress = out.progress();
     let what = match from {
         Side::File(path) => shown(path),
@@ -182,6 +207,11 @@ fn follow(copy: Copy, from: &Side, out: &Output) -> Result<Copied, Failure> {
     progress.start(&format!("copying {what}"), 0);
     let started = Instant::now();
     while !copy.is_finished() {
+        if let Some(name) = signal.and_then(|signal| signal.try_recv().ok()) {
+            copy.cancel();
+            // It may have become whole before it heard of it.
+            return copy.wait().map_err(|_| Failure::interrupted(name));
+        }
         progress.of(copy.total().0);
         progress.at(copy.moved().0);
         // What ends early is noticed early.
@@ -277,6 +307,7 @@ mod tests {
         assert_eq!(read("a:b"), Side::File("a:b".into()));
         assert!(matches!(read("crowfly://host:1/m/x"), Side::Served(_)));
         assert!(matches!(read("s3://bucket/key"), Side::Object(_)));
+        assert!(matches!(read("s3://bucket"), Side::Object(_)));
         let odd = OsStr::from_bytes(b"m\xff.bin");
         let file = OsStr::from_bytes(b"file:m\xff.bin");
         assert_eq!(side(odd).expect("a side"), Side::File(odd.into()));
@@ -296,7 +327,7 @@ mod tests {
         };
         assert_eq!(refused("gpu:0"), ("not-built", Exit::Unavailable));
         assert_eq!(refused("gs://bucket/key"), ("not-built", Exit::Unavailable));
-        assert_eq!(refused("s3://bucket/"), ("bad-object-url", Exit::Usage));
+        assert_eq!(refused("s3:///key"), ("bad-object-url", Exit::Usage));
         assert_eq!(refused("host:1"), ("not-a-side", Exit::Usage));
         assert_eq!(refused("nic:eth0"), ("not-a-side", Exit::Usage));
         assert_eq!(refused("gpu:x"), ("not-a-place", Exit::Usage));

@@ -75,14 +75,44 @@ impl From<ObjectError> for Failure {
                 Exit::Usage,
                 Some("it is what AWS_ENDPOINT_URL_S3 or AWS_ENDPOINT_URL says"),
             ),
+            ObjectError::Authorities { .. } => (
+                Exit::NoInput,
+                Some("AWS_CA_BUNDLE or SSL_CERT_FILE names it; it is PEM"),
+            ),
             ObjectError::NotFound { .. } => (Exit::NoInput, None),
+            ObjectError::NoBucket { .. } => (
+                Exit::NoInput,
+                Some("AWS_ENDPOINT_URL says which store is asked; buckets are not made"),
+            ),
             ObjectError::Denied { .. } => (
                 Exit::NoInput,
                 Some(
-                    "AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY and AWS_REGION say who asks, and where",
+                    "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or AWS_PROFILE, say who asks; AWS_REGION where",
                 ),
             ),
+            ObjectError::WrongRegion { .. } => {
+                (Exit::NoInput, Some("AWS_REGION says where to look"))
+            }
+            ObjectError::ClockSkew { .. } => (
+                Exit::Unavailable,
+                Some("stores refuse signatures that are 15 minutes off: set the clock, by NTP"),
+            ),
+            ObjectError::Exists { .. } => (
+                Exit::CannotCreate,
+                Some("without --no-clobber it is replaced"),
+            ),
+            ObjectError::TooLarge { .. } => (Exit::CannotCreate, None),
             ObjectError::Changed { .. } => (Exit::BadData, Some("copy it again")),
+            ObjectError::Name { .. } | ObjectError::NoKey { .. } => (
+                Exit::BadData,
+                Some("copy the others one by one, or rename it"),
+            ),
+            ObjectError::Differs { .. } => (Exit::Broken, Some("copy it again")),
+            ObjectError::UploadGone { .. } => (Exit::Io, Some("copy it again")),
+            ObjectError::Busy { .. } => (
+                Exit::Io,
+                Some("with --resume, the same command goes on where this one ended"),
+            ),
             _ => (Exit::Io, None),
         };
         Self::new(error.code(), exit, sentence(&error)).maybe_hint(hint)

@@ -27,11 +27,23 @@ impl fmt::Debug for Credentials {
     }
 }
 
-/// A request without a body and without a query, to be signed.
+/// What a body that is not hashed is signed as: its connection is encrypted.
+pub(super) const UNSIGNED: &str = "UNSIGNED-PAYLOAD";
+
+/// The hash of a body, as it is signed.
+pub(super) fn hashed(body: &[u8]) -> String {
+    hex(digest::digest(&digest::SHA256, body).as_ref())
+}
+
+/// A request to be signed.
 pub(super) struct Signed<'r> {
     pub method: &'r str,
     /// As it is sent: already [`encoded`].
     pub path: &'r str,
+    /// As it is sent, by [`query`].
+    pub query: &'r str,
+    /// What [`hashed`] says of its body, or [`UNSIGNED`].
+    pub body: &'r str,
     pub region: &'r str,
     pub at: SystemTime,
 }
@@ -46,8 +58,7 @@ impl Signed<'_> {
         let now = humantime::format_rfc3339_seconds(self.at).to_string();
         let now = now.replace(['-', ':'], "");
         let day = now.get(..8).unwrap_or_default();
-        let nothing = hex(digest::digest(&digest::SHA256, b"").as_ref());
-        headers.push(("x-amz-content-sha256", nothing.clone()));
+        headers.push(("x-amz-content-sha256", self.body.to_owned()));
         headers.push(("x-amz-date", now.clone()));
         if let Some(token) = &credentials.session_token {
             headers.push(("x-amz-security-token", token.clone()));
@@ -60,8 +71,8 @@ impl Signed<'_> {
             .map(|(name, value)| format!("{name}:{}\n", value.trim()));
         let lines: String = lines.collect();
         let request = format!(
-            "{}\n{}\n\n{lines}\n{names}\n{nothing}",
-            self.method, self.path
+            "{}\n{}\n{}\n{lines}\n{names}\n{}",
+            self.method, self.path, self.query, self.body
         );
         let scope = format!("{day}/{}/{SERVICE}/aws4_request", self.region);
         let request = hex(digest::digest(&digest::SHA256, request.as_bytes()).as_ref());
@@ -87,18 +98,37 @@ fn keyed(key: &[u8], text: &[u8]) -> Vec<u8> {
     hmac::sign(&key, text).as_ref().to_vec()
 }
 
-fn hex(bytes: &[u8]) -> String {
+pub(super) fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 /// A key as it stands in the path of a request: every byte but letters, digits, `-._~` and `/` as `%XX`.
 pub(super) fn encoded(key: &[u8]) -> String {
-    let mut text = String::with_capacity(key.len());
-    for byte in key {
+    escaped(key, b"/")
+}
+
+/// The query of a request, in the order that is signed.
+pub(super) fn query(parameters: &[(&str, &str)]) -> String {
+    let pair = |(name, value): &(&str, &str)| {
+        let (name, value) = (
+            escaped(name.as_bytes(), b""),
+            escaped(value.as_bytes(), b""),
+        );
+        format!("{name}={value}")
+    };
+    let mut pairs: Vec<String> = parameters.iter().map(pair).collect();
+    pairs.sort_unstable();
+    pairs.join("&")
+}
+
+fn escaped(bytes: &[u8], plain: &[u8]) -> String {
+    let mut text = String::with_capacity(bytes.len());
+    for byte in bytes {
         match byte {
-            b'A'..=b'Z' | b'a'..=b'z' | b'0'..=b'9' | b'-' | b'.' | b'_' | b'~' | b'/' => {
+            b'A'..=b'Z' | b'a'..=b'z' | b'0'..=b'9' | b'-' | b'.' | b'_' | b'~' => {
                 text.push(char::from(*byte));
             }
+            other if plain.contains(other) => text.push(char::from(*other)),
             other => text.push_str(&format!("%{other:02X}")),
         }
     }
@@ -114,33 +144,67 @@ mod tests {
     /// 24 May 2013, midnight: when the documentation's requests were made.
     const WHEN: Duration = Duration::from_secs(1_369_353_600);
 
-    #[test]
-    fn the_documentations_request_for_the_first_ten_bytes_has_its_signature() {
-        let credentials = Credentials {
+    fn credentials() -> Credentials {
+        Credentials {
             access_key: "AKIAIOSFODNN7EXAMPLE".into(),
             secret_key: "wJalrXUtnFEMI/K7MDENG/bPxRfiCYEXAMPLEKEY".into(),
             session_token: None,
-        };
+        }
+    }
+
+    /// The signature of a request to the documentation's bucket.
+    fn signature(
+        (method, path, query): (&str, &str, &str),
+        body: &[u8],
+        more: &[(&'static str, &str)],
+    ) -> String {
+        let body = hashed(body);
         let request = Signed {
-            method: "GET",
-            path: "/test.txt",
+            method,
+            path,
+            query,
+            body: &body,
             region: "us-east-1",
             at: UNIX_EPOCH + WHEN,
         };
-        let headers = vec![
-            ("host", "examplebucket.s3.amazonaws.com".to_owned()),
-            ("range", "bytes=0-9".to_owned()),
-        ];
-        let signed = request.headers(&credentials, headers);
+        let mut headers = vec![("host", "examplebucket.s3.amazonaws.com".to_owned())];
+        headers.extend(
+            more.iter()
+                .map(|(name, value)| (*name, (*value).to_owned())),
+        );
+        let signed = request.headers(&credentials(), headers);
         let (name, value) = signed.last().expect("headers");
         assert_eq!(*name, "authorization");
-        let signature = "f0e8bdb87c964420e857bd35b5d6ed310bd44f0170aba48dd91039c6036bdb41";
-        assert!(value.ends_with(signature), "{value}");
-        assert!(!format!("{credentials:?}").contains("wJalr"));
+        let signature = value.rsplit_once("Signature=").expect("a signature").1;
+        signature.to_owned()
+    }
+
+    #[test]
+    fn the_documentations_requests_have_their_signatures() {
+        let first = signature(("GET", "/test.txt", ""), b"", &[("range", "bytes=0-9")]);
+        let expected = "f0e8bdb87c964420e857bd35b5d6ed310bd44f0170aba48dd91039c6036bdb41";
+        assert_eq!(first, expected);
+        let listing = query(&[("prefix", "J"), ("max-keys", "2")]);
+        assert_eq!(listing, "max-keys=2&prefix=J");
+        let listed = signature(("GET", "/", &listing), b"", &[]);
+        let expected = "34b48302e7b5fa45bde8084f4b7868a86f0a534bc59db6670ed5711ef69dc6f7";
+        assert_eq!(listed, expected);
+        let put = signature(
+            ("PUT", "/test%24file.text", ""),
+            b"Welcome to Amazon S3.",
+            &[
+                ("date", "Fri, 24 May 2013 00:00:00 GMT"),
+                ("x-amz-storage-class", "REDUCED_REDUNDANCY"),
+            ],
+        );
+        let expected = "98ad721746da40c64f1a55b78f14c238d841ea1380cd77a1b5971af0ece108bd";
+        assert_eq!(put, expected);
+        assert!(!format!("{:?}", credentials()).contains("wJalr"));
     }
 
     #[test]
     fn a_key_is_encoded_byte_by_byte() {
         assert_eq!(encoded("a b/ü+~".as_bytes()), "a%20b/%C3%BC%2B~");
+        assert_eq!(query(&[("k", "a/b c"), ("acl", "")]), "acl=&k=a%2Fb%20c");
     }
 }

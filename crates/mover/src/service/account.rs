@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 use super::limits::{MAX_ACCOUNT, MAX_OBSTACLES};
 use crate::fabric::{Delivery, less_certain};
 use crate::job::Ledger;
-use crate::objects::Object;
+use crate::objects::{Object, ObjectUrl, Upload};
 use crate::pass;
 
 /// What a leg does.
@@ -198,17 +198,26 @@ impl Legs {
 
     /// A part came out of an object store, by HTTP through this process.
     pub(crate) fn downloaded(&self, object: &Object, bytes: u64, cpu: CpuSeconds, retries: u64) {
-        let mut leg = Leg::new(Doing::Crossing, End::Here);
-        leg.shares = vec![Share {
-            path: Path::Tcp,
-            class: Class::Socket,
-            bytes: Bytes(bytes),
-            because: Some("the store speaks HTTP".into()),
-        }];
+        let mut leg = over_http_leg(Doing::Crossing, object.url(), bytes, object.is_encrypted());
         leg.cpu = cpu;
         leg.retries = retries;
         leg.hops = object_hops(object);
-        leg.obstacles = vec![over_http(object)];
+        self.add(leg);
+    }
+
+    /// A part went into an object store, by HTTP out of this process.
+    pub(crate) fn uploaded(
+        &self,
+        doing: Doing,
+        upload: &Upload,
+        bytes: u64,
+        cpu: CpuSeconds,
+        retries: u64,
+    ) {
+        let mut leg = over_http_leg(doing, upload.url(), bytes, upload.is_encrypted());
+        leg.cpu = cpu;
+        leg.retries = retries;
+        leg.hops = upload_hops(upload);
         self.add(leg);
     }
 
@@ -279,13 +288,30 @@ fn mirrored(stop: Stop) -> Stop {
     }
 }
 
-/// Why bytes of an object come no straighter.
-pub(crate) fn over_http(object: &Object) -> Obstacle {
+/// A leg by HTTP, and why it went no straighter.
+fn over_http_leg(doing: Doing, url: &ObjectUrl, bytes: u64, encrypted: bool) -> Leg {
+    let mut leg = Leg::new(doing, End::Here);
+    let because = match encrypted {
+        true => "the store speaks HTTP over TLS",
+        false => "the store speaks HTTP",
+    };
+    leg.shares = vec![Share {
+        path: Path::Tcp,
+        class: Class::Socket,
+        bytes: Bytes(bytes),
+        because: Some(because.into()),
+    }];
+    leg.obstacles = vec![over_http(url)];
+    leg
+}
+
+/// Why bytes of an object go no straighter.
+pub(crate) fn over_http(url: &ObjectUrl) -> Obstacle {
     Obstacle::blocks(
         Code::ObjectStore,
         "the store speaks HTTP over TCP: the bytes pass the kernel's network stack and a CPU core",
     )
-    .seen("URL", object.url().to_string())
+    .seen("URL", url.to_string())
 }
 
 /// From a store into a buffer of this process: into the kernel's, out of it, decrypted where need be, and
@@ -310,6 +336,33 @@ fn object_hops(object: &Object) -> Vec<Hop> {
     }
     let memory = host(HostUse::Application);
     hops.push(Hop::bare(bounce(), memory, cpu(CpuWork::UserCopy)));
+    hops
+}
+
+/// From a buffer of this process into a store: gathered to a part, encrypted where need be, into the
+/// kernel's buffers, and out of them.
+fn upload_hops(upload: &Upload) -> Vec<Hop> {
+    let host = |use_| Stop::Host { use_, numa: None };
+    let cpu = |work| Carrier::Cpu { work };
+    let bounce = || host(HostUse::Bounce);
+    let gathered = cpu(CpuWork::UserCopy);
+    let mut hops = vec![Hop::bare(host(HostUse::Application), bounce(), gathered)];
+    if upload.is_encrypted() {
+        hops.push(Hop::bare(bounce(), bounce(), cpu(CpuWork::Crypto)));
+    }
+    let kernel = host(HostUse::SocketBuffer);
+    hops.push(Hop::bare(
+        bounce(),
+        kernel.clone(),
+        cpu(CpuWork::KernelCopy),
+    ));
+    let store = Stop::Store {
+        name: upload.url().to_string(),
+    };
+    let nic = Carrier::Dma {
+        device: "nic".into(),
+    };
+    hops.push(Hop::bare(kernel, store, nic));
     hops
 }
 

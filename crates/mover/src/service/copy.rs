@@ -20,11 +20,11 @@ use super::account::{Doing, Leg, Legs, route};
 use super::attributes::{Attributes, Wanted};
 use super::client::{Buffers, Client, Dialing, Purpose};
 use super::error::ServiceError;
-use super::limits::{PATIENCE, WINDOW};
+use super::limits::{PATIENCE, STORE_WINDOW, WINDOW};
 use super::ring::Ring;
 use crate::digest;
 use crate::fabric::Access;
-use crate::objects::StoreSettings;
+use crate::objects::{self, Store, StoreSettings, at_a_time};
 
 mod batch;
 mod ends;
@@ -32,7 +32,7 @@ mod folders;
 mod plan;
 mod side;
 
-use batch::Batch;
+use batch::{Batch, Moved};
 use folders::Folders;
 use plan::Planned;
 pub use side::Side;
@@ -66,7 +66,9 @@ pub struct Asked {
     pub timeout: Option<Duration>,
     /// How to connect.
     pub dialing: Dialing,
-    /// Where objects are, and as whom they are read.
+    /// Whether what is at the destination may be replaced; only of objects it may be said that it may not.
+    pub replace: bool,
+    /// Where objects are, and as whom they are read and written.
     pub store: StoreSettings,
     /// Told of unfinished files of this machine that are not to be resumed.
     pub watch: Option<Watch>,
@@ -191,9 +193,11 @@ pub(crate) struct Terms {
     pub source: Option<Client>,
     /// The connection to the server that keeps the destination.
     pub goal: Option<Client>,
-    pub store: StoreSettings,
+    /// The store that has one of the two sides.
+    pub store: Option<Arc<Store>>,
     /// Whether the source is an object.
     pub from_store: bool,
+    pub replace: bool,
     pub preserve: bool,
     pub verify: bool,
     pub resume: bool,
@@ -217,6 +221,18 @@ impl Terms {
         self.goal.as_ref().ok_or_else(not_connected)
     }
 
+    fn store(&self) -> Result<&Arc<Store>, ServiceError> {
+        self.store.as_ref().ok_or_else(not_connected)
+    }
+
+    /// The crossing that brings bytes to a store.
+    const fn crossing_to_store(&self) -> Doing {
+        match self.source.is_some() {
+            true => Doing::Onward,
+            false => Doing::Crossing,
+        }
+    }
+
     /// The crossing that brings the bytes to their destination.
     const fn last_crossing(&self) -> Doing {
         match (self.source.is_some() || self.from_store, &self.goal) {
@@ -228,6 +244,12 @@ impl Terms {
     /// Until when a request to a store may last.
     fn request_until(&self) -> Instant {
         let patience = Instant::now() + PATIENCE;
+        self.until.map_or(patience, |until| until.min(patience))
+    }
+
+    /// Until when a store may take to get so many bytes, tries that fail included.
+    fn far_until(&self, bytes: u64) -> Instant {
+        let patience = Instant::now() + objects::time_for(bytes);
         self.until.map_or(patience, |until| until.min(patience))
     }
 
@@ -299,11 +321,18 @@ fn run(asked: &Asked, watched: &Watched) -> Result<Copied, ServiceError> {
         dialing.fabric.gpus.push(Arc::clone(gpu));
     }
     let (source, goal) = connect(asked, &dialing)?;
+    let store = match (&asked.from, &asked.to) {
+        (Side::Object(url), _) | (_, Side::Object(url)) => {
+            Some(Arc::new(Store::at(&asked.store, url)?))
+        }
+        _ => None,
+    };
     let terms = Terms {
         source,
         goal,
-        store: asked.store.clone(),
+        store,
         from_store: matches!(asked.from, Side::Object(_)),
+        replace: asked.replace,
         preserve: asked.preserve,
         verify: asked.verify,
         resume: asked.resume,
@@ -338,15 +367,24 @@ fn all(
         skipped,
     } = plan::files(asked, terms)?;
     let total = files.iter().map(|file| file.size).sum();
+    let largest = files.iter().map(|file| file.size).max().unwrap_or(0);
     watched.total.store(total, Ordering::Relaxed);
     let local;
     let clients = [&terms.source, &terms.goal];
     let windows = clients.iter().filter_map(|client| client.as_ref());
-    let window = windows.map(Client::window).min().unwrap_or(WINDOW);
+    let most = if terms.store.is_some() {
+        STORE_WINDOW
+    } else {
+        WINDOW
+    };
+    let mut window = windows.map(Client::window).min().unwrap_or(most);
+    if matches!(asked.to, Side::Object(_)) {
+        window = at_a_time(largest, window);
+    }
     let ring = match terms.source.as_ref().or(terms.goal.as_ref()) {
         Some(client) => client.ring(),
         None => {
-            local = Ring::local(WINDOW)?;
+            local = Ring::local(window)?;
             &local
         }
     };
@@ -354,10 +392,22 @@ fn all(
     let batch = Batch::new(files, terms, watched);
     batch.run(ring, window)?;
     let folders = folders.finish(terms)?;
-    let (files, digests, legs) = batch.done();
-    let receipt = receipt(asked, watched, started, &digests, &legs);
+    let Moved {
+        whole,
+        confirmed,
+        digests,
+        legs,
+    } = batch.done();
+    let agreed = match (&asked.from, &asked.to) {
+        (_, Side::Object(_)) => confirmed == whole,
+        (from, to) => [from, to]
+            .iter()
+            .any(|side| matches!(side, Side::Served(_))),
+    };
+    let verification = verification(asked, &digests, agreed);
+    let receipt = receipt(asked, watched, started, verification, &legs);
     Ok(Copied {
-        files,
+        files: whole,
         folders,
         resumed: Bytes(watched.resumed.load(Ordering::Relaxed)),
         skipped,
@@ -371,7 +421,7 @@ fn receipt(
     asked: &Asked,
     watched: &Watched,
     started: Instant,
-    digests: &[Option<u64>],
+    verification: Verification,
     legs: &Legs,
 ) -> Receipt {
     let visibility = legs.visibility();
@@ -394,7 +444,11 @@ fn receipt(
         schema: RECEIPT_SCHEMA.into(),
         policy: asked.policy,
         requested,
-        shares: shares(&legs),
+        shares: match requested {
+            // What was only read, to be held against what is at the store, went nowhere.
+            Bytes(0) => Vec::new(),
+            _ => shares(&legs),
+        },
         bounced: bounced(&legs),
         overread: legs.iter().map(|leg| leg.overread).sum(),
         retries: legs.iter().map(|leg| leg.retries).sum(),
@@ -405,7 +459,7 @@ fn receipt(
         visibility: visibility.unwrap_or_else(|| {
             Visibility::NotNeeded("host memory is coherent with the CPU and with DMA".into())
         }),
-        verification: verification(asked, digests),
+        verification,
         route,
         from,
         to,
@@ -453,9 +507,9 @@ fn bounced(legs: &[Leg]) -> Bytes {
     within.map_or(between, |within| within.max(between))
 }
 
-/// Where a server is at one end, both ends made checksums and compared them. Within this process there
-/// is but one, of the bytes as they were read.
-fn verification(asked: &Asked, digests: &[Option<u64>]) -> Verification {
+/// Where a server is at one end, or a store that says what arrived, both ends made checksums and compared
+/// them. Within this process there is but one, of the bytes as they were read.
+fn verification(asked: &Asked, digests: &[Option<u64>], agreed: bool) -> Verification {
     let all: Option<Vec<u64>> = digests.iter().copied().collect();
     let Some(all) = all.filter(|all| asked.verify && !all.is_empty()) else {
         return Verification::NotAsked;
@@ -465,8 +519,7 @@ fn verification(asked: &Asked, digests: &[Option<u64>]) -> Verification {
         many => digest::whole(many.iter().copied()),
     };
     let (algorithm, checksum) = (digest::ALGORITHM.into(), format!("{checksum:016x}"));
-    let is_served = |side: &Side| matches!(side, Side::Served(_));
-    match is_served(&asked.from) || is_served(&asked.to) {
+    match agreed {
         true => Verification::Agreed {
             algorithm,
             checksum,

@@ -12,6 +12,8 @@ use crate::fabric::MAX_MESSAGE;
 pub(crate) const PART: u64 = 2 * GRID;
 /// Parts that a copy has under way at a time, each with a buffer of its own.
 pub(crate) const WINDOW: usize = 4;
+/// The same where a store is at one end: a connection to it carries less than there is to be had.
+pub(crate) const STORE_WINDOW: usize = 16;
 /// The longest message of the control channel, in bytes.
 pub(crate) const MAX_FRAME: usize = MAX_MESSAGE;
 /// What a page of a listing may take of a message.

@@ -170,6 +170,21 @@ impl<'r> Slot<'r> {
         self.ring.from(at)
     }
 
+    /// Appends its first `len` bytes.
+    ///
+    /// # Errors
+    /// As [`Self::spot`].
+    pub(crate) fn append_to(&self, bytes: &mut Vec<u8>, len: usize) -> Result<(), ServiceError> {
+        let (spot, done) = (self.spot()?, bytes.len());
+        let target = spot
+            .memory
+            .target(spot.at..spot.at + len.min(PART as usize));
+        bytes.resize(done + len, 0);
+        let got = target.copy_out(0, bytes.get_mut(done..).unwrap_or_default());
+        bytes.truncate(done + got);
+        Ok(())
+    }
+
     /// Where it lies in the registered memory.
     pub(crate) const fn at(&self) -> u64 {
         self.at as u64

@@ -119,6 +119,7 @@ pub fn asked(from: Side, to: Side, shm: bool, auth: Auth) -> Asked {
         verify: true,
         policy: Policy::Prefer,
         timeout: Some(SOON),
+        replace: true,
         dialing: Dialing {
             auth,
             fabric: fabric(shm),

@@ -1,18 +1,27 @@
 //! A store of objects on this host that checks who asks, and can be told to misbehave.
+#![allow(dead_code, reason = "each file of tests uses a part of it")]
 
-use std::collections::HashMap;
-use std::io::{BufRead, BufReader, Write};
+use std::collections::{BTreeMap, BTreeSet};
+use std::io::BufReader;
 use std::net::{TcpListener, TcpStream};
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, MutexGuard};
 
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
 use crowfly_mover::objects::{Credentials, StoreSettings};
-use ring::{digest, hmac};
+use md5::{Digest, Md5};
 
-const SECRET: &str = "a secret";
-const REGION: &str = "eu-test-1";
+mod signature;
+mod wire;
 
-/// What it does to reads of ranges.
+use signature::{REGION, SECRET, hex};
+use wire::{Answer, Request};
+
+/// The shortest part of an object, save the last.
+const SHORTEST: usize = 5 << 20;
+
+/// What it does to reads of ranges, and to what is written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mood {
     Well,
@@ -20,22 +29,69 @@ pub enum Mood {
     Busy(usize),
     /// So many times half of the bytes, and the end of the connection.
     Cuts(usize),
+    /// So many ranges of it, and then it is another version.
+    Changes(usize),
     /// All of the object, whatever was asked for.
     Deaf,
     /// Nothing, for ever.
     Silent,
+    /// Does what is asked, and so many times ends the connection without saying so.
+    Mute(usize),
+    /// One byte of what arrives is another.
+    Flips,
+    /// Takes so many parts, and is busy from then on.
+    Full(usize),
+    /// Writes are refused.
+    ReadOnly,
+    /// Says so many times that all is well, and then that it is not, when parts are put together.
+    Late(usize),
+    /// It is another region's.
+    Elsewhere,
+    /// It has another time.
+    Yesterday,
+    /// Listings never end.
+    Endless,
+}
+
+#[derive(Clone)]
+struct Stored {
+    bytes: Vec<u8>,
+    tag: String,
+    crc: Option<String>,
+}
+
+struct Begun {
+    name: String,
+    checked: bool,
+    parts: BTreeMap<u64, Stored>,
 }
 
 struct State {
-    objects: HashMap<String, (Vec<u8>, String)>,
+    buckets: BTreeSet<String>,
+    objects: BTreeMap<String, Stored>,
+    uploads: BTreeMap<u64, Begun>,
     mood: Mood,
+    /// Whether it knows checksums besides MD5.
+    modern: bool,
+    /// Keys of one answer of a listing.
+    page: usize,
     /// Why the last request was turned away.
     complaint: Option<String>,
+    /// Requests that changed something, or were to.
+    writes: Vec<String>,
+    next: u64,
+}
+
+struct Shared {
+    state: Mutex<State>,
+    address: String,
+    sent: Arc<AtomicUsize>,
+    together: Arc<AtomicUsize>,
+    now: AtomicUsize,
 }
 
 pub struct Store {
-    state: Arc<Mutex<State>>,
-    address: String,
+    shared: Arc<Shared>,
     /// Ranges that were sent.
     pub sent: Arc<AtomicUsize>,
     /// The most that were being sent at a time.
@@ -45,241 +101,543 @@ pub struct Store {
 impl Store {
     pub fn start() -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
-        let address = listener.local_addr().expect("bound").to_string();
-        let state = Arc::new(Mutex::new(State {
-            objects: HashMap::new(),
-            mood: Mood::Well,
-            complaint: None,
-        }));
-        let (sent, together) = (Arc::default(), Arc::default());
+        let shared = Arc::new(Shared {
+            state: Mutex::new(State {
+                buckets: BTreeSet::new(),
+                objects: BTreeMap::new(),
+                uploads: BTreeMap::new(),
+                mood: Mood::Well,
+                modern: true,
+                page: 1000,
+                complaint: None,
+                writes: Vec::new(),
+                next: 1,
+            }),
+            address: listener.local_addr().expect("bound").to_string(),
+            sent: Arc::default(),
+            together: Arc::default(),
+            now: AtomicUsize::new(0),
+        });
         let store = Self {
-            state: Arc::clone(&state),
-            address: address.clone(),
-            sent: Arc::clone(&sent),
-            together: Arc::clone(&together),
+            shared: Arc::clone(&shared),
+            sent: Arc::clone(&shared.sent),
+            together: Arc::clone(&shared.together),
         };
         std::thread::spawn(move || {
-            let now = Arc::new(AtomicUsize::new(0));
             for stream in listener.incoming().flatten() {
-                let shared = (Arc::clone(&state), Arc::clone(&sent), Arc::clone(&together));
-                let (now, address) = (Arc::clone(&now), address.clone());
-                std::thread::spawn(move || serve(stream, &address, &shared, &now));
+                let shared = Arc::clone(&shared);
+                std::thread::spawn(move || serve(stream, &shared));
             }
         });
         store
     }
 
-    /// Puts an object there, under a path such as `bucket/key`.
-    pub fn put(&self, path: &str, bytes: &[u8], version: &str) {
-        let object = (bytes.to_vec(), format!("\"{version}\""));
-        self.state().objects.insert(format!("/{path}"), object);
+    /// Makes a bucket.
+    pub fn bucket(&self, name: &str) {
+        self.state().buckets.insert(name.to_owned());
+    }
+
+    /// Puts an object there, under a name such as `bucket/key`.
+    pub fn put(&self, name: &str, bytes: &[u8], version: &str) {
+        let (bucket, _) = name.split_once('/').expect("a bucket and a key");
+        self.bucket(bucket);
+        let object = Stored {
+            bytes: bytes.to_vec(),
+            tag: format!("\"{version}\""),
+            crc: None,
+        };
+        self.state().objects.insert(name.to_owned(), object);
+    }
+
+    /// Takes an object away.
+    pub fn remove(&self, name: &str) {
+        self.state().objects.remove(name);
+    }
+
+    /// The bytes of an object.
+    pub fn get(&self, name: &str) -> Option<Vec<u8>> {
+        let state = self.state();
+        state.objects.get(name).map(|object| object.bytes.clone())
+    }
+
+    /// The names of all objects.
+    pub fn names(&self) -> Vec<String> {
+        self.state().objects.keys().cloned().collect()
+    }
+
+    /// Parts of uploads that are neither finished nor removed.
+    pub fn begun(&self) -> Vec<usize> {
+        let state = self.state();
+        state
+            .uploads
+            .values()
+            .map(|upload| upload.parts.len())
+            .collect()
+    }
+
+    /// Requests to write, remove or begin something since the last call.
+    pub fn writes(&self) -> Vec<String> {
+        std::mem::take(&mut self.state().writes)
     }
 
     pub fn is(&self, mood: Mood) {
         self.state().mood = mood;
     }
 
+    /// Knows no checksums but MD5, as older stores.
+    pub fn is_old(&self) {
+        self.state().modern = false;
+    }
+
+    /// Lists so many keys at a time.
+    pub fn lists(&self, keys: usize) {
+        self.state().page = keys;
+    }
+
     pub fn complaint(&self) -> Option<String> {
         self.state().complaint.clone()
     }
 
-    fn state(&self) -> std::sync::MutexGuard<'_, State> {
-        self.state.lock().expect("no panics")
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.shared.state.lock().expect("no panics")
+    }
+
+    pub fn endpoint(&self) -> String {
+        format!("http://{}", self.shared.address)
     }
 
     pub fn settings(&self) -> StoreSettings {
         StoreSettings {
-            endpoint: Some(format!("http://{}", self.address)),
+            endpoint: Some(self.endpoint()),
             region: Some(REGION.into()),
             credentials: Some(Credentials {
                 access_key: "someone".into(),
                 secret_key: SECRET.into(),
                 session_token: Some("a token".into()),
             }),
+            authorities: None,
         }
     }
 }
 
-type Shared = (Arc<Mutex<State>>, Arc<AtomicUsize>, Arc<AtomicUsize>);
-
-struct Request {
-    method: String,
-    path: String,
-    headers: HashMap<String, String>,
-}
-
-fn hear(reader: &mut BufReader<TcpStream>) -> Option<Request> {
-    let mut line = String::new();
-    reader.read_line(&mut line).ok().filter(|read| *read > 0)?;
-    let mut words = line.split_whitespace().map(str::to_owned);
-    let (method, path) = (words.next()?, words.next()?);
-    let mut headers = HashMap::new();
-    loop {
-        let mut line = String::new();
-        reader.read_line(&mut line).ok().filter(|read| *read > 0)?;
-        match line.trim_end().split_once(':') {
-            None => break,
-            Some((name, value)) => {
-                headers.insert(name.to_ascii_lowercase(), value.trim().to_owned());
-            }
-        }
-    }
-    Some(Request {
-        method,
-        path,
-        headers,
-    })
-}
-
-fn serve(stream: TcpStream, address: &str, shared: &Shared, now: &AtomicUsize) {
+fn serve(stream: TcpStream, shared: &Shared) {
     let Ok(mut out) = stream.try_clone() else {
         return;
     };
     let mut reader = BufReader::new(stream);
-    while let Some(request) = hear(&mut reader) {
-        if answer(&request, address, &mut out, shared, now).is_none() {
+    let cut = |method: &str, length: usize| {
+        let mut state = shared.state.lock().expect("no panics");
+        match state.mood {
+            Mood::Cuts(left) if method == "PUT" => {
+                state.mood = less(left, Mood::Cuts);
+                length / 2
+            }
+            _ => length,
+        }
+    };
+    while let Some(request) = wire::hear(&mut reader, cut) {
+        if answer(&request, &mut out, shared).is_none() {
             return;
         }
     }
 }
 
+/// Whether an object is there once this is done.
+fn ends(request: &Request) -> bool {
+    let parted = request.parameter("uploadId").is_some();
+    matches!(
+        (request.method.as_str(), parted),
+        ("PUT", false) | ("POST", true)
+    )
+}
+
+fn less(left: usize, mood: fn(usize) -> Mood) -> Mood {
+    if left > 1 { mood(left - 1) } else { Mood::Well }
+}
+
 /// Answers; `None` ends the connection.
-fn answer(
-    request: &Request,
-    address: &str,
-    out: &mut TcpStream,
-    (state, sent, together): &Shared,
-    now: &AtomicUsize,
-) -> Option<()> {
-    let mut head = |status: &str, more: &str, len: usize| {
-        let text = format!("HTTP/1.1 {status}\r\n{more}Content-Length: {len}\r\n\r\n");
-        out.write_all(text.as_bytes()).ok()
-    };
-    let checked = signed_well(request, address);
-    let (object, mood) = {
-        let mut state = state.lock().expect("no panics");
+fn answer(request: &Request, out: &mut TcpStream, shared: &Shared) -> Option<()> {
+    let method = request.method.as_str();
+    let checked = signature::check(request, &shared.address);
+    let (answer, mood) = {
+        let mut state = shared.state.lock().expect("no panics");
         state.complaint = checked.clone().err();
+        if matches!(method, "PUT" | "POST" | "DELETE") {
+            let about = format!("{method} {}?{}", request.path, request.query);
+            state.writes.push(about.trim_end_matches('?').to_owned());
+        }
         let mood = state.mood;
-        if request.method == "GET" {
-            state.mood = match mood {
-                Mood::Busy(1) | Mood::Cuts(1) => Mood::Well,
-                Mood::Busy(left) => Mood::Busy(left - 1),
-                Mood::Cuts(left) => Mood::Cuts(left - 1),
-                other => other,
-            };
-        }
-        (state.objects.get(&request.path).cloned(), mood)
+        let answer = match checked {
+            Ok(()) => state.obey(request),
+            Err(_) => Answer::error("403 Forbidden", "SignatureDoesNotMatch", ""),
+        };
+        (answer, mood)
     };
-    if checked.is_err() {
-        return head("403 Forbidden", "", 0);
-    }
-    let Some((bytes, version)) = object else {
-        return head("404 Not Found", "", 0);
-    };
-    let version_line = format!("ETag: {version}\r\n");
-    if request.method == "HEAD" {
-        return head("200 OK", &version_line, bytes.len());
-    }
-    if request.headers.get("if-match") != Some(&version) {
-        return head("412 Precondition Failed", "", 0);
-    }
+    let bodiless = method == "HEAD";
     match mood {
-        Mood::Busy(_) => return head("503 Slow Down", "", 0),
-        Mood::Deaf => {
-            head("200 OK", &version_line, bytes.len())?;
-            return out.write_all(&bytes).ok();
-        }
-        Mood::Silent => {
+        Mood::Silent if method != "HEAD" => {
             std::thread::sleep(std::time::Duration::from_secs(60));
             return None;
         }
-        Mood::Well | Mood::Cuts(_) => {}
+        Mood::Mute(left) if ends(request) => {
+            shared.state.lock().expect("no panics").mood = less(left, Mood::Mute);
+            return None;
+        }
+        Mood::Cuts(_) if answer.status.starts_with("206") => {
+            let half = answer.body.len() / 2;
+            let cut = Answer {
+                length: Some(answer.body.len()),
+                body: answer.body.get(..half)?.to_vec(),
+                ..answer
+            };
+            cut.speak(out, false)?;
+            return None;
+        }
+        _ => {}
     }
-    let range = request.headers.get("range")?.strip_prefix("bytes=")?;
-    let (first, last) = range.split_once('-')?;
-    let (first, last): (usize, usize) = (first.parse().ok()?, last.parse().ok()?);
-    let part = bytes.get(first..=last)?;
-    let said = format!(
-        "{version_line}Content-Range: bytes {first}-{last}/{}\r\n",
-        bytes.len()
-    );
-    head("206 Partial Content", &said, part.len())?;
-    if let Mood::Cuts(_) = mood {
-        let _ = out.write_all(part.get(..part.len() / 2)?);
-        return None;
+    let large = method == "PUT" && request.body.len() > SHORTEST;
+    if !large && !answer.status.starts_with("206") {
+        return answer.speak(out, bodiless);
     }
-    let busy = now.fetch_add(1, Ordering::SeqCst) + 1;
-    together.fetch_max(busy, Ordering::SeqCst);
+    let busy = shared.now.fetch_add(1, Ordering::SeqCst) + 1;
+    shared.together.fetch_max(busy, Ordering::SeqCst);
     // The first of them waits a little for whoever comes at the same time.
     for _ in 0..100 {
-        if together.load(Ordering::SeqCst) > 1 {
+        if shared.together.load(Ordering::SeqCst) > 1 {
             break;
         }
         std::thread::sleep(std::time::Duration::from_millis(10));
     }
-    let written = out.write_all(part).ok();
-    now.fetch_sub(1, Ordering::SeqCst);
-    sent.fetch_add(1, Ordering::SeqCst);
-    written
+    let spoken = answer.speak(out, bodiless);
+    shared.now.fetch_sub(1, Ordering::SeqCst);
+    shared.sent.fetch_add(1, Ordering::SeqCst);
+    spoken
 }
 
-fn hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
-}
-
-/// Works the signature out once more from what came over the wire.
-fn signed_well(request: &Request, address: &str) -> Result<(), String> {
-    let header = |name: &str| request.headers.get(name).cloned().unwrap_or_default();
-    if header("host") != address {
-        return Err(format!("another host: {}", header("host")));
-    }
-    let authorization = header("authorization");
-    let field = |name: &str| {
-        let at = authorization.find(name).ok_or(format!("no {name}"))?;
-        let value = authorization[at + name.len()..].split(',').next();
-        Ok::<_, String>(value.unwrap_or_default().to_owned())
-    };
-    let (credential, names, signature) = (
-        field("Credential=")?,
-        field("SignedHeaders=")?,
-        field("Signature=")?,
-    );
-    for name in [
-        "host",
-        "x-amz-date",
-        "x-amz-content-sha256",
-        "x-amz-security-token",
-    ] {
-        if !names.split(';').any(|signed| signed == name) {
-            return Err(format!("{name} is not signed"));
+impl State {
+    /// Does what is asked, as far as the mood allows.
+    fn obey(&mut self, request: &Request) -> Answer {
+        let method = request.method.as_str();
+        let writes = matches!(method, "PUT" | "POST" | "DELETE");
+        match self.mood {
+            Mood::Elsewhere => {
+                let more = "<Region>eu-other-2</Region>";
+                return Answer::error("400 Bad Request", "AuthorizationHeaderMalformed", more)
+                    .with("x-amz-bucket-region", "eu-other-2");
+            }
+            Mood::Yesterday => {
+                return Answer::error("403 Forbidden", "RequestTimeTooSkewed", "")
+                    .with("Date", "Sun, 06 Nov 1994 08:49:37 GMT");
+            }
+            Mood::Busy(left) if matches!(method, "GET" | "PUT") => {
+                self.mood = less(left, Mood::Busy);
+                return Answer::error("503 Slow Down", "SlowDown", "");
+            }
+            Mood::Full(0) if method == "PUT" => {
+                return Answer::error("503 Slow Down", "SlowDown", "");
+            }
+            Mood::Full(left) if method == "PUT" => self.mood = Mood::Full(left - 1),
+            Mood::ReadOnly if writes => return Answer::error("403 Forbidden", "AccessDenied", ""),
+            _ => {}
+        }
+        let name = request.name();
+        let (bucket, key) = name.split_once('/').unwrap_or((name.as_str(), ""));
+        if !self.buckets.contains(bucket) {
+            return Answer::error("404 Not Found", "NoSuchBucket", "");
+        }
+        let upload = request.parameter("uploadId");
+        let about = (
+            method,
+            key.is_empty(),
+            upload.is_some(),
+            request.parameter("uploads").is_some(),
+        );
+        match about {
+            ("HEAD", true, ..) => Answer::empty("200 OK"),
+            ("HEAD" | "GET", false, false, _) => self.read(request, &name),
+            ("GET", true, _, false) => self.list(request, bucket),
+            ("GET", true, _, true) => self.uploads(request, bucket),
+            ("GET", false, true, _) => self.parts(request),
+            ("PUT", false, false, _) => self.write(request, name),
+            ("POST", false, false, true) => self.begin(request, name),
+            ("PUT", false, true, _) => self.part(request),
+            ("POST", false, true, _) => self.complete(request, name),
+            ("DELETE", false, true, _) => match self.uploads.remove(&id(upload)) {
+                Some(_) => Answer::empty("204 No Content"),
+                None => Answer::error("404 Not Found", "NoSuchUpload", ""),
+            },
+            _ => Answer::error("405 Method Not Allowed", "MethodNotAllowed", ""),
         }
     }
-    let date = header("x-amz-date");
-    let day = date.get(..8).ok_or("no date")?;
-    let scope = format!("{day}/{REGION}/s3/aws4_request");
-    if credential != format!("someone/{scope}") {
-        return Err(format!("another scope: {credential}"));
+
+    fn read(&mut self, request: &Request, name: &str) -> Answer {
+        let Some(object) = self.objects.get(name) else {
+            return Answer::error("404 Not Found", "NoSuchKey", "");
+        };
+        let tagged = |status| Answer::empty(status).with("ETag", object.tag.clone());
+        if request.method == "HEAD" {
+            let mut answer = tagged("200 OK");
+            answer.length = Some(object.bytes.len());
+            let asked = request.headers.contains_key("x-amz-checksum-mode");
+            return match object.crc.as_ref().filter(|_| asked) {
+                Some(crc) => answer.with("x-amz-checksum-crc32c", crc.clone()),
+                None => answer,
+            };
+        }
+        let changed = self.mood == Mood::Changes(0);
+        if let Mood::Changes(left @ 1..) = self.mood {
+            self.mood = Mood::Changes(left - 1);
+        }
+        if changed || request.headers.get("if-match") != Some(&object.tag) {
+            return Answer::error("412 Precondition Failed", "PreconditionFailed", "");
+        }
+        if self.mood == Mood::Deaf {
+            let mut answer = tagged("200 OK");
+            answer.body.clone_from(&object.bytes);
+            return answer;
+        }
+        let range = request.headers.get("range").and_then(|range| {
+            let (first, last) = range.strip_prefix("bytes=")?.split_once('-')?;
+            Some((first.parse().ok()?, last.parse().ok()?))
+        });
+        let (first, last): (usize, usize) = range.expect("a range");
+        let said = format!("bytes {first}-{last}/{}", object.bytes.len());
+        let mut answer = tagged("206 Partial Content").with("Content-Range", said);
+        answer.body = object.bytes.get(first..=last).expect("inside").to_vec();
+        if let Mood::Cuts(left) = self.mood {
+            self.mood = less(left, Mood::Cuts);
+        }
+        answer
     }
-    let lines: String = names
-        .split(';')
-        .map(|name| format!("{name}:{}\n", header(name)))
-        .collect();
-    let canonical = format!(
-        "{}\n{}\n\n{lines}\n{names}\n{}",
-        request.method,
-        request.path,
-        header("x-amz-content-sha256")
-    );
-    let hash = hex(digest::digest(&digest::SHA256, canonical.as_bytes()).as_ref());
-    let text = format!("AWS4-HMAC-SHA256\n{date}\n{scope}\n{hash}");
-    let sign = |key: &[u8], text: &str| {
-        let key = hmac::Key::new(hmac::HMAC_SHA256, key);
-        hmac::sign(&key, text.as_bytes()).as_ref().to_vec()
-    };
-    let key = sign(format!("AWS4{SECRET}").as_bytes(), day);
-    let key = sign(&sign(&sign(&key, REGION), "s3"), "aws4_request");
-    match hex(&sign(&key, &text)) == signature {
-        true => Ok(()),
-        false => Err("another signature".into()),
+
+    /// What arrives, unless it has another checksum than is said of it.
+    fn arrived(&self, request: &Request) -> Result<Stored, Answer> {
+        let mut bytes = request.body.clone();
+        if self.mood == Mood::Flips {
+            bytes[0] ^= 1;
+        }
+        let crc = STANDARD.encode(crc32c::crc32c(&bytes).to_be_bytes());
+        let said = request.headers.get("x-amz-checksum-crc32c");
+        let said = said.filter(|_| self.modern);
+        if said.is_some_and(|said| *said != crc) {
+            return Err(Answer::error("400 Bad Request", "BadDigest", ""));
+        }
+        Ok(Stored {
+            tag: format!("\"{}\"", hex(Md5::digest(&bytes).as_slice())),
+            crc: said.cloned(),
+            bytes,
+        })
     }
+
+    fn taken(stored: &Stored) -> Answer {
+        let answer = Answer::empty("200 OK").with("ETag", stored.tag.clone());
+        match &stored.crc {
+            Some(crc) => answer.with("x-amz-checksum-crc32c", crc.clone()),
+            None => answer,
+        }
+    }
+
+    fn may_not(&self, request: &Request, name: &str) -> Option<Answer> {
+        let only_new = request
+            .headers
+            .get("if-none-match")
+            .is_some_and(|tag| tag == "*");
+        (only_new && self.objects.contains_key(name))
+            .then(|| Answer::error("412 Precondition Failed", "PreconditionFailed", ""))
+    }
+
+    fn write(&mut self, request: &Request, name: String) -> Answer {
+        if let Some(refusal) = self.may_not(request, &name) {
+            return refusal;
+        }
+        match self.arrived(request) {
+            Ok(stored) => {
+                let answer = Self::taken(&stored);
+                self.objects.insert(name, stored);
+                answer
+            }
+            Err(refusal) => refusal,
+        }
+    }
+
+    fn begin(&mut self, request: &Request, name: String) -> Answer {
+        let id = self.next;
+        self.next += 1;
+        let kind = request.headers.get("x-amz-checksum-algorithm");
+        let checked = self.modern && kind.is_some_and(|kind| kind == "CRC32C");
+        let begun = Begun {
+            name,
+            checked,
+            parts: BTreeMap::new(),
+        };
+        self.uploads.insert(id, begun);
+        let text = format!(
+            "<InitiateMultipartUploadResult xmlns=\"http://s3.amazonaws.com/doc/2006-03-01/\">\
+             <UploadId>{id}</UploadId></InitiateMultipartUploadResult>"
+        );
+        Answer::xml("200 OK", &text)
+    }
+
+    fn part(&mut self, request: &Request) -> Answer {
+        let stored = match self.arrived(request) {
+            Ok(stored) => stored,
+            Err(refusal) => return refusal,
+        };
+        let Some(begun) = self.uploads.get_mut(&id(request.parameter("uploadId"))) else {
+            return Answer::error("404 Not Found", "NoSuchUpload", "");
+        };
+        if self.modern && stored.crc.is_some() != begun.checked {
+            return Answer::error("400 Bad Request", "InvalidRequest", "");
+        }
+        let number = request
+            .parameter("partNumber")
+            .and_then(|at| at.parse().ok());
+        let answer = Self::taken(&stored);
+        begun.parts.insert(number.expect("a number"), stored);
+        answer
+    }
+
+    fn complete(&mut self, request: &Request, name: String) -> Answer {
+        if let Mood::Late(left) = self.mood {
+            self.mood = less(left, Mood::Late);
+            return Answer::error("200 OK", "InternalError", "");
+        }
+        if let Some(refusal) = self.may_not(request, &name) {
+            return refusal;
+        }
+        let key = id(request.parameter("uploadId"));
+        let Some(begun) = self.uploads.get(&key) else {
+            return Answer::error("404 Not Found", "NoSuchUpload", "");
+        };
+        let text = String::from_utf8(request.body.clone()).expect("text");
+        let field = |part: &str, name: &str| {
+            let (_, rest) = part.split_once(&format!("<{name}>"))?;
+            Some(rest.split_once("</")?.0.replace("&quot;", "\""))
+        };
+        let (mut bytes, mut tags, mut crcs) = (Vec::new(), Vec::new(), Vec::new());
+        let listed: Vec<&str> = text.split("<Part>").skip(1).collect();
+        for (index, part) in listed.iter().enumerate() {
+            let number = field(part, "PartNumber").and_then(|at| at.parse().ok());
+            let stored = number.and_then(|at: u64| begun.parts.get(&at));
+            let Some(stored) =
+                stored.filter(|stored| Some(&stored.tag) == field(part, "ETag").as_ref())
+            else {
+                return Answer::error("400 Bad Request", "InvalidPart", "");
+            };
+            if begun.checked && field(part, "ChecksumCRC32C") != stored.crc {
+                return Answer::error("400 Bad Request", "InvalidPart", "");
+            }
+            if stored.bytes.len() < SHORTEST && index + 1 < listed.len() {
+                return Answer::error("400 Bad Request", "EntityTooSmall", "");
+            }
+            bytes.extend_from_slice(&stored.bytes);
+            tags.extend(Md5::digest(&stored.bytes));
+            crcs.extend(crc32c::crc32c(&stored.bytes).to_be_bytes());
+        }
+        let count = listed.len();
+        let crc = STANDARD.encode(crc32c::crc32c(&crcs).to_be_bytes());
+        let object = Stored {
+            bytes,
+            tag: format!("\"{}-{count}\"", hex(Md5::digest(&tags).as_slice())),
+            crc: begun.checked.then(|| format!("{crc}-{count}")),
+        };
+        self.uploads.remove(&key);
+        self.objects.insert(name, object);
+        Answer::xml("200 OK", "<CompleteMultipartUploadResult/>")
+    }
+
+    fn parts(&self, request: &Request) -> Answer {
+        let Some(begun) = self.uploads.get(&id(request.parameter("uploadId"))) else {
+            return Answer::error("404 Not Found", "NoSuchUpload", "");
+        };
+        let after = request.parameter("part-number-marker");
+        let after: u64 = after.and_then(|after| after.parse().ok()).unwrap_or(0);
+        let mut text = String::from("<ListPartsResult>");
+        if begun.checked {
+            text.push_str("<ChecksumAlgorithm>CRC32C</ChecksumAlgorithm>");
+        }
+        let mut left = begun.parts.range(after + 1..);
+        let mut last = after;
+        for (number, part) in left.by_ref().take(self.page) {
+            let crc = part
+                .crc
+                .as_ref()
+                .map(|crc| format!("<ChecksumCRC32C>{crc}</ChecksumCRC32C>"));
+            text.push_str(&format!(
+                "<Part><PartNumber>{number}</PartNumber><ETag>{}</ETag><Size>{}</Size>{}</Part>",
+                part.tag.replace('"', "&quot;"),
+                part.bytes.len(),
+                crc.unwrap_or_default()
+            ));
+            last = *number;
+        }
+        text.push_str(&format!(
+            "<NextPartNumberMarker>{last}</NextPartNumberMarker>"
+        ));
+        let more = left.next().is_some();
+        text.push_str(&format!(
+            "<IsTruncated>{more}</IsTruncated></ListPartsResult>"
+        ));
+        Answer::xml("200 OK", &text)
+    }
+
+    fn uploads(&self, request: &Request, bucket: &str) -> Answer {
+        let prefix = request.parameter("prefix").unwrap_or_default();
+        let mut text = String::from("<ListMultipartUploadsResult>");
+        for (id, begun) in &self.uploads {
+            let key = begun.name.strip_prefix(bucket).expect("of the bucket");
+            let key = key.trim_start_matches('/');
+            if key.starts_with(&prefix) {
+                text.push_str(&format!(
+                    "<Upload><Key>{key}</Key><UploadId>{id}</UploadId>\
+                     <Initiated>2026-01-01T00:00:{id:02}.000Z</Initiated></Upload>"
+                ));
+            }
+        }
+        text.push_str("<IsTruncated>false</IsTruncated></ListMultipartUploadsResult>");
+        Answer::xml("200 OK", &text)
+    }
+
+    fn list(&self, request: &Request, bucket: &str) -> Answer {
+        let prefix = request.parameter("prefix").unwrap_or_default();
+        let after = request.parameter("continuation-token").unwrap_or_default();
+        let after = String::from_utf8(STANDARD.decode(after).expect("a token")).expect("text");
+        let root = format!("{bucket}/");
+        let all = self.objects.iter().filter_map(|(name, object)| {
+            let key = name.strip_prefix(&root)?;
+            (key.starts_with(&prefix) && key > after.as_str()).then_some((key, object))
+        });
+        let mut left = all.peekable();
+        let mut text = String::from("<ListBucketResult><EncodingType>url</EncodingType>");
+        let mut last = "";
+        for (key, object) in left.by_ref().take(self.page) {
+            let escaped = key
+                .replace('%', "%25")
+                .replace('+', "%2B")
+                .replace('&', "%26");
+            let escaped = escaped.replace('<', "%3C").replace(' ', "+");
+            text.push_str(&format!(
+                "<Contents><Key>{escaped}</Key><Size>{}</Size></Contents>",
+                object.bytes.len()
+            ));
+            last = key;
+        }
+        match (self.mood, left.peek()) {
+            (Mood::Endless, _) => text.push_str(
+                "<IsTruncated>true</IsTruncated>\
+                 <NextContinuationToken>AAAA</NextContinuationToken>",
+            ),
+            (_, Some(_)) => text.push_str(&format!(
+                "<IsTruncated>true</IsTruncated>\
+                 <NextContinuationToken>{}</NextContinuationToken>",
+                STANDARD.encode(last)
+            )),
+            _ => text.push_str("<IsTruncated>false</IsTruncated>"),
+        }
+        Answer::xml("200 OK", &format!("{text}</ListBucketResult>"))
+    }
+}
+
+fn id(parameter: Option<String>) -> u64 {
+    parameter.and_then(|id| id.parse().ok()).unwrap_or(0)
 }

@@ -6,7 +6,7 @@ use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use super::ends::{Goal, Origin};
+use super::ends::{self, Goal, Origin};
 use super::plan::FilePlan;
 use super::{Terms, Watched};
 use crate::digest::{self, GRID};
@@ -22,6 +22,8 @@ struct Job {
     goal: Goal,
     size: u64,
     have: Vec<Range<u64>>,
+    /// Bytes of a part, save the last.
+    unit: u64,
     /// Parts that are not moved yet.
     left: AtomicU64,
     pieces: Mutex<Pieces>,
@@ -47,6 +49,19 @@ pub(super) struct Batch<'t> {
     failure: Mutex<Option<ServiceError>>,
     digests: Mutex<Vec<Option<u64>>>,
     whole: AtomicU64,
+    confirmed: AtomicU64,
+}
+
+/// What a batch did.
+pub(super) struct Moved {
+    /// Files that are whole.
+    pub whole: u64,
+    /// Those of them whose bytes the destination confirmed.
+    pub confirmed: u64,
+    /// Their checksums.
+    pub digests: Vec<Option<u64>>,
+    /// The legs of their ways.
+    pub legs: Legs,
 }
 
 fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -67,6 +82,7 @@ impl<'t> Batch<'t> {
             legs: Legs::default(),
             failure: Mutex::default(),
             whole: AtomicU64::new(0),
+            confirmed: AtomicU64::new(0),
         }
     }
 
@@ -100,13 +116,15 @@ impl<'t> Batch<'t> {
         Ok(())
     }
 
-    /// Files that are whole, their checksums, and the legs of their ways.
-    pub(super) fn done(self) -> (u64, Vec<Option<u64>>, Legs) {
-        let digests = self
-            .digests
-            .into_inner()
-            .unwrap_or_else(PoisonError::into_inner);
-        (self.whole.into_inner(), digests, self.legs)
+    /// What came of it.
+    pub(super) fn done(self) -> Moved {
+        let digests = self.digests.into_inner();
+        Moved {
+            whole: self.whole.into_inner(),
+            confirmed: self.confirmed.into_inner(),
+            digests: digests.unwrap_or_else(PoisonError::into_inner),
+            legs: self.legs,
+        }
     }
 
     fn stopped(&self) -> bool {
@@ -138,7 +156,7 @@ impl<'t> Batch<'t> {
         loop {
             if let Some((job, at)) = feed.current.take() {
                 if at < job.size {
-                    let range = at..(at + PART).min(job.size);
+                    let range = at..(at + job.unit).min(job.size);
                     let part = (Arc::clone(&job), range.clone());
                     feed.current = Some((job, range.end));
                     return Ok(Some(part));
@@ -169,12 +187,14 @@ impl<'t> Batch<'t> {
         total.fetch_add(size, Ordering::Relaxed);
         total.fetch_sub(plan.size, Ordering::Relaxed);
         let (have, pieces) = goal.have();
+        let unit = goal.unit();
         Ok(Job {
+            unit,
             origin,
             goal,
             size,
             have,
-            left: AtomicU64::new(size.div_ceil(PART)),
+            left: AtomicU64::new(size.div_ceil(unit)),
             pieces: Mutex::new(pieces),
             index,
         })
@@ -190,17 +210,65 @@ impl<'t> Batch<'t> {
         let there = |have: &Range<u64>| have.start <= range.start && range.end <= have.end;
         if job.have.iter().any(there) {
             self.watched.resumed.fetch_add(len, Ordering::Relaxed);
+        } else if let Goal::Object(upload) = &job.goal {
+            let bytes = self.gather(job, range, slot)?;
+            let stop = &self.watched.stop;
+            let moved = ends::deliver(upload, range, &bytes, stop, self.terms, &self.legs)?;
+            let count = match moved {
+                true => &self.watched.moved,
+                false => &self.watched.resumed,
+            };
+            count.fetch_add(len, Ordering::Relaxed);
         } else {
-            self.terms.in_time()?;
             let slot = job.origin.slot(range, slot);
-            let sums = job.origin.fetch(range, &slot, self.terms, &self.legs)?;
-            locked(&job.pieces).extend((range.start / GRID..).zip(sums.iter().copied()));
+            let sums = self.fetch(job, range, &slot)?;
             job.goal.store(range, sums, &slot, self.terms, &self.legs)?;
             self.watched.moved.fetch_add(len, Ordering::Relaxed);
         }
         match job.left.fetch_sub(1, Ordering::AcqRel) {
             1 => self.finish(job),
             _ => Ok(()),
+        }
+    }
+
+    /// Brings a part into a buffer; the checksums of its pieces, if any are made.
+    fn fetch(
+        &self,
+        job: &Job,
+        range: &Range<u64>,
+        slot: &Slot<'_>,
+    ) -> Result<Vec<u64>, ServiceError> {
+        self.terms.in_time()?;
+        let sums = job.origin.fetch(range, slot, self.terms, &self.legs)?;
+        locked(&job.pieces).extend((range.start / GRID..).zip(sums.iter().copied()));
+        Ok(sums)
+    }
+
+    /// Brings what is longer than a buffer into memory, one buffer after the other.
+    fn gather(
+        &self,
+        job: &Job,
+        range: &Range<u64>,
+        slot: &Slot<'_>,
+    ) -> Result<Vec<u8>, ServiceError> {
+        let mut bytes = Vec::new();
+        let wanted = (range.end - range.start) as usize;
+        bytes
+            .try_reserve_exact(wanted)
+            .map_err(|_| ServiceError::Setup {
+                what: "memory for a part of an object",
+                source: std::io::ErrorKind::OutOfMemory.into(),
+            })?;
+        let mut at = range.start;
+        while at < range.end && !self.stopped() {
+            let part = at..(at + PART).min(range.end);
+            self.fetch(job, &part, slot)?;
+            slot.append_to(&mut bytes, (part.end - part.start) as usize)?;
+            at = part.end;
+        }
+        match bytes.len() == wanted {
+            true => Ok(bytes),
+            false => Err(crate::error::TransferError::Cancelled.into()),
         }
     }
 
@@ -214,6 +282,9 @@ impl<'t> Batch<'t> {
         if let Some(slot) = locked(&self.digests).get_mut(job.index) {
             *slot = known.or(told);
         }
+        let confirmed = job.goal.is_confirmed();
+        self.confirmed
+            .fetch_add(u64::from(confirmed), Ordering::Relaxed);
         self.whole.fetch_add(1, Ordering::Relaxed);
         Ok(())
     }

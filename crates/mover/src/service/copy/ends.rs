@@ -4,6 +4,7 @@ use std::fs;
 use std::ops::Range;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use crowfly_machine::usage;
 use crowfly_route::place::Place;
@@ -14,7 +15,7 @@ use super::{Terms, Watch};
 use crate::engine::since;
 use crate::fabric::RegionDescriptor;
 use crate::memory::Region;
-use crate::objects::Object;
+use crate::objects::{self, Fate, Object, ObjectUrl, Upload};
 use crate::pass;
 use crate::service::account::{Doing, Legs, over_http};
 use crate::service::attributes::{Attributes, Wanted};
@@ -22,6 +23,7 @@ use crate::service::client::Opened;
 use crate::service::error::ServiceError;
 use crate::service::exports::tag;
 use crate::service::journal::Pieces;
+use crate::service::limits::PART;
 use crate::service::message::{Request, Tag};
 use crate::service::name::Name;
 use crate::service::partial::{Partial, Plan, names};
@@ -54,15 +56,10 @@ impl Origin {
             From::File(path) => return Ok(Self::File(Box::new(Source::open(path)?))),
             From::Loaded(region) => return Ok(Self::Loaded(region.clone())),
             From::Object(url) => {
-                let object = Object::open(&terms.store, url, terms.request_until())?;
+                let object = Object::find(terms.store()?, url, terms.request_until())?;
                 if terms.policy == Policy::Require {
-                    let refused = crate::error::TransferError::Refused {
-                        from: Box::new(Place::Object(url.to_string())),
-                        to: Box::new(Place::Host(None)),
-                        policy: terms.policy,
-                        obstacles: vec![over_http(&object)],
-                    };
-                    return Err(refused.into());
+                    let (from, to) = (Place::Object(url.to_string()), Place::Host(None));
+                    return Err(refused(url, from, to));
                 }
                 return Ok(Self::Object(Box::new(object)));
             }
@@ -189,10 +186,10 @@ impl Origin {
                 let spot = slot.spot()?;
                 let target = spot.memory.target(spot.at..spot.at + len);
                 let put = |at: usize, bytes: &[u8]| target.put(at, bytes);
-                let fetched = object.read(range, terms.request_until(), &put);
+                let read = object.read(range, terms.request_until(), &put);
                 // A request that ends at the time of all of the copy says so.
-                let fetched = fetched.or_else(|error| terms.in_time().and(Err(error.into())))?;
-                legs.downloaded(object, len as u64, since(cpu), fetched.retries);
+                let retries = read.or_else(|error| terms.in_time().and(Err(error.into())))?;
+                legs.downloaded(object, len as u64, since(cpu), retries);
                 Ok(match terms.sums() {
                     true => hashed(slot, len, legs, Doing::Crossing)?,
                     false => Vec::new(),
@@ -238,6 +235,17 @@ impl Origin {
             Self::Memory { .. } | Self::Object(_) | Self::Loaded(_) => Ok(()),
         }
     }
+}
+
+/// That policy rules a store out.
+fn refused(url: &ObjectUrl, from: Place, to: Place) -> ServiceError {
+    let refused = crate::error::TransferError::Refused {
+        from: Box::new(from),
+        to: Box::new(to),
+        policy: Policy::Require,
+        obstacles: vec![over_http(url)],
+    };
+    refused.into()
 }
 
 /// What identifies a version of an object.
@@ -295,31 +303,32 @@ pub(super) enum Goal {
         descriptor: Box<RegionDescriptor>,
         name: Name,
     },
+    Object(Box<Upload>),
 }
 
 impl Goal {
     pub(super) fn begin(to: &To, origin: &Origin, terms: &Terms) -> Result<Self, ServiceError> {
         let length = origin.size();
-        let tag = match origin.tag() {
-            Some(tag) => tag,
-            None if terms.resume => {
-                return Err(ServiceError::SourceChanged {
-                    path: origin.shown(),
-                    why: "memory has no version by which it could be told whether it changed",
-                });
-            }
-            None => Tag([0; 16]),
+        let tag = || match origin.tag() {
+            Some(tag) => Ok(tag),
+            None if terms.resume => Err(ServiceError::SourceChanged {
+                path: origin.shown(),
+                why: "memory has no version by which it could be told whether it changed",
+            }),
+            None => Ok(Tag([0; 16])),
         };
         let wanted = terms.wanted(origin.attributes());
         match to {
             To::Dropped => Ok(Self::Dropped),
-            To::File(path) => local(path, length, (tag, wanted), terms),
+            // What is there already is told by its bytes.
+            To::Object(url) => upload(url, length, terms),
+            To::File(path) => local(path, length, (tag()?, wanted), terms),
             To::Served(name, path) => {
                 let request = Request::Create {
                     name: name.clone(),
                     path: path.clone(),
                     size: length,
-                    tag,
+                    tag: tag()?,
                     resume: terms.resume,
                     policy: terms.policy,
                     wanted,
@@ -328,6 +337,7 @@ impl Goal {
                 Ok(Self::Remote { file, have })
             }
             To::Memory(name) => {
+                tag()?;
                 let path = crate::service::RelativePath::default();
                 let opened = terms.goal()?.open(name, &path, terms.policy, terms.until)?;
                 let Opened::Memory(descriptor) = opened else {
@@ -352,6 +362,19 @@ impl Goal {
         }
     }
 
+    /// Bytes of a part, save the last.
+    pub(super) const fn unit(&self) -> u64 {
+        match self {
+            Self::Object(upload) => upload.unit(),
+            _ => PART,
+        }
+    }
+
+    /// Whether the destination itself said that what arrived is what left.
+    pub(super) fn is_confirmed(&self) -> bool {
+        matches!(self, Self::Object(upload) if upload.is_confirmed())
+    }
+
     /// Ranges that are there already, and the checksums of pieces that are known.
     pub(super) fn have(&self) -> (Vec<Range<u64>>, Pieces) {
         match self {
@@ -372,7 +395,8 @@ impl Goal {
     ) -> Result<(), ServiceError> {
         let len = (range.end - range.start) as usize;
         match self {
-            Self::Dropped => Ok(()),
+            // Parts of objects are delivered, see below.
+            Self::Dropped | Self::Object(_) => Ok(()),
             Self::File { partial, .. } => {
                 let ledger = partial.write(range.clone(), &slot.spot()?, &sums)?;
                 legs.stored(Doing::Writing, ledger);
@@ -404,6 +428,10 @@ impl Goal {
     pub(super) fn finish(&self, terms: &Terms, legs: &Legs) -> Result<Option<u64>, ServiceError> {
         match self {
             Self::Dropped | Self::Memory { .. } => Ok(None),
+            Self::Object(upload) => {
+                upload.finish(terms.request_until())?;
+                Ok(None)
+            }
             Self::File { partial, .. } => {
                 partial.publish()?;
                 Ok(partial.digest())
@@ -423,6 +451,56 @@ impl Goal {
             let _ = client.end(*file, false, terms.until);
         }
     }
+}
+
+/// Begins an object.
+fn upload(url: &ObjectUrl, size: u64, terms: &Terms) -> Result<Goal, ServiceError> {
+    if terms.policy == Policy::Require {
+        let (from, to) = (Place::Host(None), Place::Object(url.to_string()));
+        return Err(refused(url, from, to));
+    }
+    let wanted = objects::Wanted {
+        size,
+        resume: terms.resume,
+        checked: terms.sums(),
+        replace: terms.replace,
+    };
+    let upload = Upload::begin(terms.store()?, url, wanted, terms.request_until())?;
+    if size == 0 {
+        // What has no parts is none that anybody would deliver.
+        upload.put(&(0..0), &[], &AtomicBool::new(false), terms.request_until())?;
+    }
+    Ok(Goal::Object(Box::new(upload)))
+}
+
+/// Brings a part of an object to its store; whether it was not there before.
+pub(super) fn deliver(
+    upload: &Upload,
+    range: &Range<u64>,
+    bytes: &[u8],
+    stop: &AtomicBool,
+    terms: &Terms,
+    legs: &Legs,
+) -> Result<bool, ServiceError> {
+    let cpu = usage::this_thread();
+    let put = upload.put(range, bytes, stop, terms.far_until(bytes.len() as u64));
+    // A request that ends with all of the copy, or at its time, says so.
+    let fate = put.or_else(|error| match stop.load(Ordering::Acquire) {
+        true => Err(crate::error::TransferError::Cancelled.into()),
+        false => terms.in_time().and(Err(error.into())),
+    })?;
+    let (moved, retries) = match fate {
+        Fate::Sent(retries) => (bytes.len() as u64, retries),
+        Fate::There => (0, 0),
+    };
+    legs.uploaded(
+        terms.crossing_to_store(),
+        upload,
+        moved,
+        since(cpu),
+        retries,
+    );
+    Ok(matches!(fate, Fate::Sent(_)))
 }
 
 /// Begins a file of this machine.

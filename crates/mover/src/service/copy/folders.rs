@@ -29,7 +29,7 @@ impl Folders {
                     let how = (plan.wanted, false);
                     terms.goal()?.folder(name, path, how, terms.until)?
                 }
-                To::Dropped | To::Memory(_) => continue,
+                To::Dropped | To::Memory(_) | To::Object(_) => continue,
             };
             folders.push((plan, made));
         }
@@ -60,7 +60,7 @@ impl Folders {
                     let how = (plan.wanted, true);
                     terms.goal()?.folder(name, path, how, terms.until)?;
                 }
-                To::Dropped | To::Memory(_) => {}
+                To::Dropped | To::Memory(_) | To::Object(_) => {}
             }
         }
         Ok(all)

@@ -9,7 +9,7 @@ use rustix::fs::{AtFlags, FileType};
 
 use super::{Asked, Side, Terms};
 use crate::memory::Region;
-use crate::objects::{Object, ObjectUrl};
+use crate::objects::ObjectUrl;
 use crate::service::attributes::{Attributes, Wanted};
 use crate::service::client::Opened;
 use crate::service::error::ServiceError;
@@ -17,6 +17,8 @@ use crate::service::exports;
 use crate::service::limits::{MAX_DEPTH, MAX_LISTED};
 use crate::service::message::{Entry, Kind};
 use crate::service::name::{Location, Name, RelativePath};
+
+mod object;
 
 /// Where a file comes from.
 pub(super) enum From {
@@ -34,6 +36,7 @@ pub(super) enum To {
     Served(Name, RelativePath),
     /// Into exposed memory.
     Memory(Name),
+    Object(ObjectUrl),
 }
 
 /// One file of a copy.
@@ -71,7 +74,7 @@ struct Tree {
     /// Each with its length.
     files: Vec<(RelativePath, u64)>,
     /// The folder itself first, then those below it.
-    folders: Vec<(RelativePath, Attributes)>,
+    folders: Vec<(RelativePath, Option<Attributes>)>,
     skipped: u64,
 }
 
@@ -82,7 +85,7 @@ pub(super) fn files(asked: &Asked, terms: &Terms) -> Result<Planned, ServiceErro
             let name = last_there(location);
             (served(location, asked, terms)?, Some(name))
         }
-        Side::Object(url) => (object(url, asked, terms)?, Some(url.name().into())),
+        Side::Object(url) => (object::look(url, asked, terms)?, Some(url.name().into())),
         Side::Loaded(region) => (Source::One(region.len() as u64), None),
         Side::Host | Side::Gpu(_) => (Source::One(0), None),
     };
@@ -113,7 +116,8 @@ pub(super) fn files(asked: &Asked, terms: &Terms) -> Result<Planned, ServiceErro
             }
             let target = |path: &RelativePath| -> Result<To, ServiceError> {
                 Ok(match &asked.to {
-                    Side::Host | Side::Gpu(_) | Side::Loaded(_) | Side::Object(_) => To::Dropped,
+                    Side::Host | Side::Gpu(_) | Side::Loaded(_) => To::Dropped,
+                    Side::Object(url) => To::Object(url.below(path.as_bytes())?),
                     Side::File(folder) => To::File(below(folder, path)),
                     Side::Served(location) => {
                         To::Served(location.name.clone(), location.path.under(path)?)
@@ -121,10 +125,11 @@ pub(super) fn files(asked: &Asked, terms: &Terms) -> Result<Planned, ServiceErro
                 })
             };
             let mut folders = Vec::new();
-            if asked.to != Side::Host {
+            // Stores have no folders.
+            if !matches!(asked.to, Side::Host | Side::Object(_)) {
                 for (path, attributes) in &tree.folders {
                     let to = target(path)?;
-                    let wanted = terms.wanted(Some(*attributes));
+                    let wanted = terms.wanted(*attributes);
                     folders.push(FolderPlan { to, wanted });
                 }
             }
@@ -135,7 +140,8 @@ pub(super) fn files(asked: &Asked, terms: &Terms) -> Result<Planned, ServiceErro
                         From::Served(location.name.clone(), location.path.under(&path)?)
                     }
                     Side::File(folder) => From::File(below(folder, &path)),
-                    Side::Host | Side::Gpu(_) | Side::Loaded(_) | Side::Object(_) => continue,
+                    Side::Object(url) => From::Object(url.below(path.as_bytes())?),
+                    Side::Host | Side::Gpu(_) | Side::Loaded(_) => continue,
                 };
                 let to = target(&path)?;
                 if let (From::File(from), To::File(to)) = (&from, &to) {
@@ -179,6 +185,7 @@ fn refused(asked: &Asked, why: &'static str) -> ServiceError {
 
 const NOTHING_TO_PRESERVE: &str =
     "-p preserves permissions and times, which memory and devices have none of";
+const NAMELESS: &str = "the source has no name to be copied under";
 const FOLDER: &str = "it is a folder; `-r` copies folders with what is in them";
 
 fn local(path: &Path, asked: &Asked) -> Result<Source, ServiceError> {
@@ -243,23 +250,6 @@ fn served(location: &Location, asked: &Asked, terms: &Terms) -> Result<Source, S
     }
 }
 
-fn object(url: &ObjectUrl, asked: &Asked, terms: &Terms) -> Result<Source, ServiceError> {
-    if asked.recursive {
-        return Err(refused(
-            asked,
-            "-r copies folders, and a store has objects only",
-        ));
-    }
-    if asked.preserve {
-        return Err(refused(
-            asked,
-            "-p preserves permissions and times, which objects have none of",
-        ));
-    }
-    let object = Object::open(&terms.store, url, terms.request_until())?;
-    Ok(Source::One(object.size()))
-}
-
 fn too_many() -> ServiceError {
     ServiceError::TooMany {
         what: "files and folders in one copy",
@@ -305,7 +295,7 @@ fn walk(
                 return Err(too_many());
             }
         }
-        tree.folders.push((folder, attributes));
+        tree.folders.push((folder, Some(attributes)));
     }
     Ok(Source::Many(tree))
 }
@@ -313,13 +303,18 @@ fn walk(
 /// Where one file goes; into a folder it goes under its own name.
 fn target(asked: &Asked, terms: &Terms, name: Option<&OsStr>) -> Result<To, ServiceError> {
     match &asked.to {
-        Side::Host | Side::Gpu(_) | Side::Loaded(_) | Side::Object(_) => Ok(To::Dropped),
+        Side::Host | Side::Gpu(_) | Side::Loaded(_) => Ok(To::Dropped),
+        Side::Object(url) if !url.is_folder() => Ok(To::Object(url.clone())),
+        Side::Object(url) => {
+            let name = name.ok_or_else(|| refused(asked, NAMELESS))?;
+            Ok(To::Object(url.below(name.as_encoded_bytes())?))
+        }
         Side::File(path) => {
             let folder = path.is_dir() || path.as_os_str().as_encoded_bytes().ends_with(b"/");
             match (folder, name) {
                 (false, _) => Ok(To::File(path.clone())),
                 (true, Some(name)) => Ok(To::File(path.join(name))),
-                (true, None) => Err(refused(asked, "the source has no name to be copied under")),
+                (true, None) => Err(refused(asked, NAMELESS)),
             }
         }
         Side::Served(location) => {
@@ -327,7 +322,7 @@ fn target(asked: &Asked, terms: &Terms, name: Option<&OsStr>) -> Result<To, Serv
             let there = client.open(&location.name, &location.path, asked.policy, terms.until);
             let into = || match name {
                 Some(name) => Ok(To::Served(location.name.clone(), location.path.join(name)?)),
-                None => Err(refused(asked, "the source has no name to be copied under")),
+                None => Err(refused(asked, NAMELESS)),
             };
             match there {
                 Ok(Opened::Memory(_)) if asked.preserve => Err(refused(asked, NOTHING_TO_PRESERVE)),

@@ -27,7 +27,7 @@ pub enum Side {
     Loaded(Region),
     /// What a server exposes.
     Served(Location),
-    /// An object in a store, which is read and not written.
+    /// An object in a store, or all that is below a prefix.
     Object(ObjectUrl),
 }
 
@@ -68,7 +68,15 @@ pub(super) fn sensible(asked: &Asked) -> Result<(), ServiceError> {
         (Side::Gpu(_), _) => {
             refuse("memory that nothing was loaded into holds nothing to be copied")
         }
-        (_, Side::Object(_)) => refuse("objects are read, and not written by this build"),
+        (Side::Object(_), Side::Object(_)) => {
+            refuse("from store to store nothing is copied by this build")
+        }
+        (Side::Object(_), _) | (_, Side::Object(_)) if asked.preserve => {
+            refuse("-p preserves permissions and times, which objects have none of")
+        }
+        (_, to) if !asked.replace && !matches!(to, Side::Object(_)) => {
+            refuse("only a store is asked not to replace what is there")
+        }
         (_, Side::Loaded(_)) => refuse("what was loaded can only be read"),
         (Side::Loaded(_), to) if !matches!(to, Side::Served(_)) => refuse(
             "what was loaded is copied from here to servers; within the machine, `gpu::copy` does",

@@ -1,0 +1,464 @@
+//! Requests to one bucket of a store.
+
+use std::fs;
+use std::io::{self, Read};
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant, SystemTime};
+
+use ureq::tls::{Certificate, PemItem, RootCerts, TlsConfig, parse_pem};
+use ureq::{Agent, Body, SendBody, http};
+
+use super::answer::Answer;
+use super::sign::{Signed, UNSIGNED, encoded, hashed, query};
+use super::{ObjectError, ObjectUrl, StoreSettings};
+
+/// The region of a store that has none, and of Amazon's when nobody says.
+const REGION: &str = "us-east-1";
+/// How often a request is made again that failed by what may pass.
+const AGAIN: u64 = 5;
+/// How long to wait before the first of these; then twice as long each time, and each time up to half of
+/// it less, so that requests that failed together do not come back together.
+const FIRST_WAIT: Duration = Duration::from_millis(100);
+/// How often a wait looks whether it is still wanted.
+const LOOK: Duration = Duration::from_millis(50);
+/// Connections that are kept for the next request.
+const KEPT: usize = 32;
+/// The longest file of authorities that is read, in bytes.
+const MAX_AUTHORITIES: u64 = 8 << 20;
+
+/// What is done to an object, as errors say it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Doing {
+    Reading,
+    Writing,
+    Listing,
+}
+
+impl Doing {
+    pub(super) const fn word(self) -> &'static str {
+        match self {
+            Self::Reading => "read",
+            Self::Writing => "written",
+            Self::Listing => "listed",
+        }
+    }
+}
+
+/// One request.
+pub(super) struct Ask<'a> {
+    pub doing: Doing,
+    pub method: &'static str,
+    /// What it is about.
+    pub url: &'a ObjectUrl,
+    /// Whether it goes to the bucket, and not to the object.
+    pub to_bucket: bool,
+    pub query: &'a [(&'a str, &'a str)],
+    pub headers: Vec<(&'static str, String)>,
+    pub body: &'a [u8],
+    /// Ends the sending of the body early.
+    pub stop: Option<&'a AtomicBool>,
+    pub until: Instant,
+}
+
+impl<'a> Ask<'a> {
+    pub(super) const fn new(
+        doing: Doing,
+        method: &'static str,
+        url: &'a ObjectUrl,
+        until: Instant,
+    ) -> Self {
+        Self {
+            doing,
+            method,
+            url,
+            to_bucket: false,
+            query: &[],
+            headers: Vec::new(),
+            body: &[],
+            stop: None,
+            until,
+        }
+    }
+}
+
+/// One bucket of a store, and the connections to it.
+pub(crate) struct Store {
+    agent: Agent,
+    settings: StoreSettings,
+    bucket: String,
+    /// Scheme and host, without a `/` at the end.
+    base: String,
+    /// What stands in front of a key: `/`, or the bucket's name between two.
+    root: String,
+}
+
+impl Store {
+    /// The store that has the bucket of `url`.
+    ///
+    /// # Errors
+    /// When the endpoint is none, or the authorities cannot be read.
+    pub(crate) fn at(settings: &StoreSettings, url: &ObjectUrl) -> Result<Self, ObjectError> {
+        let (base, root) = place(settings, url.bucket())?;
+        let config = Agent::config_builder()
+            .http_status_as_error(false)
+            .max_redirects(0)
+            .max_redirects_will_error(false)
+            .max_idle_connections(KEPT)
+            .max_idle_connections_per_host(KEPT)
+            .proxy(None);
+        let config = match &settings.authorities {
+            None => config,
+            Some(path) => {
+                let trusted = RootCerts::new_with_certs(&authorities(path)?);
+                config.tls_config(TlsConfig::builder().root_certs(trusted).build())
+            }
+        };
+        Ok(Self {
+            agent: config.build().into(),
+            settings: settings.clone(),
+            bucket: url.bucket().to_owned(),
+            base,
+            root,
+        })
+    }
+
+    /// Whether bytes are protected on their way.
+    pub(crate) fn is_encrypted(&self) -> bool {
+        self.base.starts_with("https:")
+    }
+
+    pub(super) fn region(&self) -> &str {
+        self.settings.region.as_deref().unwrap_or(REGION)
+    }
+
+    /// Asks once, and answers whatever the store says.
+    pub(super) fn ask(&self, ask: &Ask<'_>) -> Result<http::Response<Body>, ObjectError> {
+        let left = ask.until.saturating_duration_since(Instant::now());
+        let host = self.base.split_once("://").map_or("", |(_, host)| host);
+        let path = match (ask.to_bucket, self.root.as_str()) {
+            (false, root) => format!("{root}{}", encoded(ask.url.key().as_bytes())),
+            (true, "/") => "/".to_owned(),
+            (true, root) => root.trim_end_matches('/').to_owned(),
+        };
+        let query = query(ask.query);
+        let mut headers = ask.headers.clone();
+        headers.push(("host", host.to_owned()));
+        if let Some(credentials) = &self.settings.credentials {
+            let body = match self.is_encrypted() && !ask.body.is_empty() {
+                true => UNSIGNED.to_owned(),
+                false => hashed(ask.body),
+            };
+            let signed = Signed {
+                method: ask.method,
+                path: &path,
+                query: &query,
+                body: &body,
+                region: self.region(),
+                at: SystemTime::now(),
+            };
+            headers = signed.headers(credentials, headers);
+        }
+        let mark = if query.is_empty() { "" } else { "?" };
+        let mut request = http::Request::builder()
+            .method(ask.method)
+            .uri(format!("{}{path}{mark}{query}", self.base))
+            .header("accept-encoding", "identity");
+        // The host is put in by whoever sends it, as it stands in the URL.
+        for (name, value) in headers.iter().filter(|(name, _)| *name != "host") {
+            request = request.header(*name, value);
+        }
+        let mut body = Sending {
+            rest: ask.body,
+            stop: ask.stop,
+        };
+        let answer = if matches!(ask.method, "PUT" | "POST") {
+            let request = request.header("content-length", ask.body.len());
+            let request = request.body(SendBody::from_reader(&mut body));
+            self.send(request.map_err(|_| unaskable(ask.url))?, left)
+        } else {
+            self.send(request.body(()).map_err(|_| unaskable(ask.url))?, left)
+        };
+        answer.map_err(|error| match error {
+            ureq::Error::Io(source) => self.broken(ask.url, source),
+            ureq::Error::Timeout(_) => self.broken(ask.url, io::ErrorKind::TimedOut.into()),
+            ureq::Error::HostNotFound => {
+                self.broken(ask.url, io::Error::other("there is no such host"))
+            }
+            other => self.broken(ask.url, io::Error::other(other)),
+        })
+    }
+
+    fn send(
+        &self,
+        request: http::Request<impl ureq::AsSendBody>,
+        left: Duration,
+    ) -> Result<http::Response<Body>, ureq::Error> {
+        let request = self.agent.configure_request(request);
+        let request = request.timeout_global(Some(left.max(Duration::from_millis(1))));
+        self.agent.run(request.build())
+    }
+
+    /// Asks again as long as it fails by what may pass, a few times, and says how often that was.
+    ///
+    /// # Errors
+    /// The last of them.
+    pub(super) fn again<T>(
+        &self,
+        (until, stop): (Instant, Option<&AtomicBool>),
+        mut once: impl FnMut(u64) -> Result<T, ObjectError>,
+    ) -> Result<(T, u64), ObjectError> {
+        let stopped = || stop.is_some_and(|stop| stop.load(Ordering::Acquire));
+        let mut wait = FIRST_WAIT;
+        let mut retries = 0;
+        loop {
+            let error = match once(retries) {
+                Ok(done) => return Ok((done, retries)),
+                Err(error) => error,
+            };
+            let left = until.saturating_duration_since(Instant::now());
+            if !error.may_pass() || retries >= AGAIN || left <= wait || stopped() {
+                return Err(error);
+            }
+            let resumes = Instant::now() + wait.mul_f64(1.0 - spread() / 2.0);
+            while !stopped() && Instant::now() < resumes {
+                let rest = resumes.saturating_duration_since(Instant::now());
+                std::thread::sleep(rest.min(LOOK));
+            }
+            wait *= 2;
+            retries += 1;
+        }
+    }
+
+    /// What an answer means that is not the one that was hoped for.
+    pub(super) fn refused(&self, ask: &Ask<'_>, answer: &mut http::Response<Body>) -> ObjectError {
+        self.meant(ask, Answer::of(answer))
+    }
+
+    /// What it means that a store said this.
+    pub(super) fn meant(&self, ask: &Ask<'_>, said: Answer) -> ObjectError {
+        let (store, url) = (self.base.clone(), ask.url.to_string());
+        let ours = self.region();
+        let elsewhere = said.region.as_deref().is_some_and(|is| is != ours);
+        if elsewhere && matches!(said.status, 301 | 307 | 400 | 403) || said.status == 301 {
+            return ObjectError::WrongRegion {
+                bucket: self.bucket.clone(),
+                asked: ours.to_owned(),
+                is: said.region,
+            };
+        }
+        if let Some(seconds) = said.skew() {
+            return ObjectError::ClockSkew { store, seconds };
+        }
+        let (status, code) = (said.status, said.code.clone());
+        match (status, code.as_str()) {
+            (_, "NoSuchBucket") => ObjectError::NoBucket {
+                store,
+                bucket: self.bucket.clone(),
+            },
+            (_, "NoSuchUpload") => ObjectError::UploadGone { store, url },
+            (404, _) => ObjectError::NotFound { url },
+            (401 | 403, _) => ObjectError::Denied {
+                store,
+                url,
+                doing: ask.doing.word(),
+                status,
+                code,
+                who: match self.settings.credentials {
+                    Some(_) => "it was asked with a key",
+                    None => "it was asked without a key",
+                },
+            },
+            (400, "BadDigest" | "XAmzContentSHA256Mismatch" | "InvalidDigest") => {
+                ObjectError::Differs { store, url }
+            }
+            (412, _) if ask.doing == Doing::Writing => ObjectError::Exists { url },
+            (412, _) => ObjectError::Changed { url },
+            (200, "") => self.odd(ask.url, "all of it where a range was asked for"),
+            (429 | 500..=599, _)
+            | (
+                _,
+                "SlowDown"
+                | "InternalError"
+                | "RequestTimeout"
+                | "OperationAborted"
+                | "ConditionalRequestConflict",
+            ) => ObjectError::Busy {
+                store,
+                url,
+                status,
+                code,
+            },
+            _ => self.odd(ask.url, said.to_string()),
+        }
+    }
+
+    /// Whether the bucket is there, as far as the store says.
+    ///
+    /// # Errors
+    /// [`ObjectError::NoBucket`] when it is not.
+    pub(super) fn look_for_bucket(
+        &self,
+        url: &ObjectUrl,
+        until: Instant,
+    ) -> Result<(), ObjectError> {
+        let mut ask = Ask::new(Doing::Reading, "HEAD", url, until);
+        ask.to_bucket = true;
+        match self.ask(&ask)?.status().as_u16() {
+            404 => Err(ObjectError::NoBucket {
+                store: self.base.clone(),
+                bucket: self.bucket.clone(),
+            }),
+            _ => Ok(()),
+        }
+    }
+
+    pub(super) fn broken(&self, url: &ObjectUrl, source: io::Error) -> ObjectError {
+        ObjectError::Io {
+            store: self.base.clone(),
+            url: url.to_string(),
+            source,
+        }
+    }
+
+    pub(super) fn odd(&self, url: &ObjectUrl, what: impl Into<String>) -> ObjectError {
+        ObjectError::Odd {
+            store: self.base.clone(),
+            url: url.to_string(),
+            what: what.into(),
+        }
+    }
+
+    pub(super) fn differs(&self, url: &ObjectUrl) -> ObjectError {
+        ObjectError::Differs {
+            store: self.base.clone(),
+            url: url.to_string(),
+        }
+    }
+}
+
+fn unaskable(url: &ObjectUrl) -> ObjectError {
+    ObjectError::Url {
+        text: url.to_string(),
+        why: "it cannot be asked for over HTTP",
+    }
+}
+
+/// A body on its way, which can be called back.
+struct Sending<'b> {
+    rest: &'b [u8],
+    stop: Option<&'b AtomicBool>,
+}
+
+impl Read for Sending<'_> {
+    fn read(&mut self, room: &mut [u8]) -> io::Result<usize> {
+        if self.stop.is_some_and(|stop| stop.load(Ordering::Acquire)) {
+            return Err(io::Error::other("it was called back"));
+        }
+        self.rest.read(room)
+    }
+}
+
+/// Some part of one, another one for each request: how much of a wait is left out.
+fn spread() -> f64 {
+    let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
+    f64::from(now.unwrap_or_default().subsec_micros() % 1000) / 1000.0
+}
+
+/// The certificates in a file.
+fn authorities(path: &Path) -> Result<Vec<Certificate<'static>>, ObjectError> {
+    let failed = |why: String| ObjectError::Authorities {
+        path: path.display().to_string(),
+        why,
+    };
+    let mut text = Vec::new();
+    let file = fs::File::open(path).map_err(|error| failed(error.to_string()))?;
+    let read = file.take(MAX_AUTHORITIES + 1).read_to_end(&mut text);
+    if read.map_err(|error| failed(error.to_string()))? as u64 > MAX_AUTHORITIES {
+        return Err(failed(format!("it is longer than {MAX_AUTHORITIES} bytes")));
+    }
+    let mut all = Vec::new();
+    for item in parse_pem(&text) {
+        match item {
+            Ok(PemItem::Certificate(one)) => all.push(one),
+            Ok(_) => {}
+            Err(error) => return Err(failed(error.to_string())),
+        }
+    }
+    match all.is_empty() {
+        true => Err(failed("there is no certificate in it".into())),
+        false => Ok(all),
+    }
+}
+
+/// Scheme and host to ask, and what stands in front of a key there. A store of one's own has its buckets
+/// in the path; Amazon's has them in the host, save those whose dots no certificate is for.
+fn place(settings: &StoreSettings, bucket: &str) -> Result<(String, String), ObjectError> {
+    let Some(endpoint) = &settings.endpoint else {
+        let region = settings.region.as_deref().unwrap_or(REGION);
+        return Ok(match bucket.contains('.') {
+            true => (
+                format!("https://s3.{region}.amazonaws.com"),
+                format!("/{bucket}/"),
+            ),
+            false => (
+                format!("https://{bucket}.s3.{region}.amazonaws.com"),
+                "/".to_owned(),
+            ),
+        });
+    };
+    let bad = |why| ObjectError::Endpoint {
+        endpoint: endpoint.clone(),
+        why,
+    };
+    let whole = endpoint.strip_suffix('/').unwrap_or(endpoint);
+    let host = whole
+        .strip_prefix("http://")
+        .or_else(|| whole.strip_prefix("https://"));
+    let host = host.ok_or_else(|| bad("it begins with http:// or https://"))?;
+    let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '.' | ':' | '[' | ']');
+    match !host.is_empty() && host.chars().all(plain) {
+        true => Ok((whole.to_owned(), format!("/{bucket}/"))),
+        false => Err(bad("behind the scheme are a host and perhaps a port")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_bucket_is_in_the_host_of_amazons_store_and_in_the_path_of_others() {
+        let mut settings = StoreSettings::default();
+        let at = |settings: &StoreSettings, bucket: &str| {
+            let (base, root) = place(settings, bucket).expect("a place");
+            format!("{base} {root}")
+        };
+        assert_eq!(at(&settings, "b"), "https://b.s3.us-east-1.amazonaws.com /");
+        assert_eq!(
+            at(&settings, "b.c"),
+            "https://s3.us-east-1.amazonaws.com /b.c/"
+        );
+        settings.endpoint = Some("http://10.0.0.1:9000/".into());
+        assert_eq!(at(&settings, "b"), "http://10.0.0.1:9000 /b/");
+        for bad in ["10.0.0.1", "http://", "http://a/b", "ftp://a", "http://u@h"] {
+            settings.endpoint = Some(bad.into());
+            let error = place(&settings, "b").expect_err("no endpoint");
+            assert_eq!(error.code(), "bad-endpoint", "{bad}");
+        }
+    }
+
+    #[test]
+    fn a_file_without_certificates_is_no_file_of_authorities() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("ca.pem");
+        let why = |path: &Path| {
+            let error = authorities(path).expect_err("none");
+            assert_eq!(error.code(), "bad-authorities");
+            error.to_string()
+        };
+        assert!(why(&path).contains("No such file"));
+        fs::write(&path, "no certificate").expect("written");
+        assert!(why(&path).contains("there is no certificate in it"));
+    }
+}
