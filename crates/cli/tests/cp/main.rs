@@ -6,3 +6,6 @@ mod faults;
 mod files;
 mod refusals;
 mod stage;
+#[path = "../../../mover/tests/service_support/store.rs"]
+mod store;
+mod stores;

@@ -1,0 +1,173 @@
+//! Copies to and from a store as processes: what the variables and files say counts, and a signal leaves
+//! nothing at the store.
+
+use std::fs;
+use std::path::Path;
+use std::process::{Command, Output, Stdio};
+use std::time::Duration;
+
+use super::stage::{await_that, crowfly, document, folder, pattern, send};
+use super::store::{Mood, Store};
+
+const MIB: usize = 1 << 20;
+
+/// A copy whose surroundings say nothing of stores but what is put there.
+fn copy(folder: &Path, arguments: &[&str]) -> Command {
+    let mut all = vec!["cp", "--json"];
+    all.extend(arguments);
+    let mut command = crowfly(folder, &all);
+    let told = std::env::vars_os().map(|(name, _)| name);
+    for name in told.filter(|name| name.to_string_lossy().starts_with("AWS_")) {
+        command.env_remove(name);
+    }
+    command.env("HOME", folder);
+    command
+}
+
+fn with_variables(folder: &Path, store: &Store, arguments: &[&str]) -> Command {
+    let settings = store.settings();
+    let key = settings.credentials.expect("a key");
+    let mut command = copy(folder, arguments);
+    command
+        .env("AWS_ENDPOINT_URL", store.endpoint())
+        .env("AWS_REGION", settings.region.expect("a region"))
+        .env("AWS_ACCESS_KEY_ID", key.access_key)
+        .env("AWS_SECRET_ACCESS_KEY", key.secret_key)
+        .env("AWS_SESSION_TOKEN", key.session_token.expect("a token"));
+    command
+}
+
+fn ended(command: &mut Command) -> (serde_json::Value, Option<i32>) {
+    let output: Output = command.output().expect("it starts");
+    (document(&output), output.status.code())
+}
+
+#[test]
+fn given_variables_or_a_profile_a_file_goes_to_the_store_and_comes_back() {
+    let store = Store::start();
+    store.bucket("b");
+    let folder = folder("cp-store");
+    let bytes = pattern(100_000);
+    fs::write(folder.join("m"), &bytes).expect("written");
+    let (told, status) = ended(&mut with_variables(&folder, &store, &["m", "s3://b/dir/"]));
+    assert_eq!(status, Some(0), "{told}");
+    assert_eq!(told["receipt"]["verification"]["state"], "agreed");
+    assert_eq!(told["to"], "s3://b/dir/");
+    assert!(store.get("b/dir/m").expect("there") == bytes);
+    fs::create_dir(folder.join(".aws")).expect("made");
+    let credentials = "[job]\naws_access_key_id=someone\naws_secret_access_key=a secret\n\
+                       aws_session_token=a token\n";
+    fs::write(folder.join(".aws/credentials"), credentials).expect("written");
+    let config = format!(
+        "[profile job]\nregion = eu-test-1\nendpoint_url = {}\n",
+        store.endpoint()
+    );
+    fs::write(folder.join(".aws/config"), config).expect("written");
+    let mut back = copy(&folder, &["s3://b/dir/m", "back"]);
+    let (told, status) = ended(back.env("AWS_PROFILE", "job"));
+    assert_eq!(status, Some(0), "{told}");
+    assert!(fs::read(folder.join("back")).expect("there") == bytes);
+    let mut nobody = copy(&folder, &["s3://b/dir/m", "back"]);
+    let (told, status) = ended(nobody.env("AWS_PROFILE", "nobody"));
+    assert_eq!(
+        (told["error"]["code"].as_str(), status),
+        (Some("no-such-profile"), Some(66))
+    );
+}
+
+#[test]
+fn given_what_a_store_refuses_the_code_the_status_and_the_hint_say_what_to_do() {
+    let store = Store::start();
+    store.put("b/there", b"what was there", "v1");
+    let folder = folder("cp-store-refused");
+    fs::write(folder.join("m"), "bytes").expect("written");
+    let refused = |mood, arguments: &[&str]| {
+        store.is(mood);
+        let (told, status) = ended(&mut with_variables(&folder, &store, arguments));
+        let word = |name: &str| told["error"][name].as_str().unwrap_or_default().to_owned();
+        (word("code"), status.expect("no signal"), word("hint"))
+    };
+    let expected = [
+        (
+            Mood::Elsewhere,
+            "s3://b/m",
+            "wrong-region",
+            66,
+            "AWS_REGION",
+        ),
+        (Mood::Yesterday, "s3://b/m", "clock-skew", 69, "clock"),
+        (
+            Mood::ReadOnly,
+            "s3://b/m",
+            "object-denied",
+            66,
+            "AWS_PROFILE",
+        ),
+        (
+            Mood::Well,
+            "s3://none/m",
+            "bucket-not-found",
+            66,
+            "AWS_ENDPOINT_URL",
+        ),
+        (
+            Mood::Well,
+            "s3://b/there",
+            "object-exists",
+            73,
+            "--no-clobber",
+        ),
+        (Mood::Flips, "s3://b/m", "data-differs", 2, "again"),
+    ];
+    for (mood, to, code, status, words) in expected {
+        let (found, ended, hint) = refused(mood, &["--no-clobber", "m", to]);
+        assert_eq!((found.as_str(), ended), (code, status), "{mood:?}");
+        assert!(hint.contains(words), "{hint}");
+    }
+    let (code, status, _) = refused(Mood::Well, &["--no-clobber", "m", "copy"]);
+    assert_eq!((code.as_str(), status), ("not-copied", 64));
+    let mut command = with_variables(&folder, &store, &["s3://b/there", "copy"]);
+    let (told, status) = ended(command.env("AWS_CA_BUNDLE", "m"));
+    assert_eq!(
+        (told["error"]["code"].as_str(), status),
+        (Some("bad-authorities"), Some(66))
+    );
+}
+
+#[test]
+fn given_an_interrupted_copy_its_parts_are_removed_at_the_store_or_gone_on_with() {
+    let store = Store::start();
+    store.bucket("b");
+    let folder = folder("cp-store-interrupted");
+    let bytes = pattern(40 * MIB);
+    fs::write(folder.join("m"), &bytes).expect("written");
+    for resume in [false, true] {
+        store.is(Mood::Full(2));
+        let mut arguments = vec!["m", "s3://b/m"];
+        arguments.extend(resume.then_some("--resume"));
+        let mut command = with_variables(&folder, &store, &arguments);
+        let child = command.stdout(Stdio::piped()).stderr(Stdio::null());
+        let child = child.spawn().expect("it starts");
+        await_that("two parts are there", || store.begun() == [2]);
+        std::thread::sleep(Duration::from_millis(50));
+        send(&child, "INT");
+        let output = child.wait_with_output().expect("it ends");
+        assert_eq!(output.status.code(), Some(130));
+        assert_eq!(document(&output)["error"]["code"], "interrupted");
+        assert!(store.get("b/m").is_none());
+        let left: &[usize] = if resume { &[2] } else { &[] };
+        assert_eq!(store.begun(), left);
+    }
+    store.is(Mood::Well);
+    let (told, status) = ended(&mut with_variables(
+        &folder,
+        &store,
+        &["--resume", "m", "s3://b/m"],
+    ));
+    assert_eq!(
+        (told["resumed"].as_u64(), status),
+        (Some(16 << 20), Some(0)),
+        "{told}"
+    );
+    assert!(store.get("b/m").expect("there") == bytes && store.begun().is_empty());
+}
