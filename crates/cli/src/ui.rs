@@ -8,7 +8,8 @@
 //! answers beside them with a deadline, [`reply`] gives them their form; [`machines`] and [`scenes`]
 //! are what routes are about; [`routes`], [`plans`], [`evidence`] answer; [`assets`] is the page.
 
-pub mod assets;
+pub mod asked;
+mod assets;
 mod evidence;
 mod guard;
 mod machines;

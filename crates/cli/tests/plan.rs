@@ -473,7 +473,19 @@ fn given_receipts_measured_rates_take_the_place_of_assumed_ones() {
         .args(["load", "--json", &data])
         .output()
         .expect("the program starts");
-    let receipt = written(folder.path(), "load.json", &text(&output.stdout));
+    let mut document: Value = serde_json::from_slice(&output.stdout).expect("one JSON document");
+    // A file just written lies in the page cache; of storage, that receipt says nothing.
+    document["receipt"]["shares"][0]["path"] = "mapped".into();
+    let warm = written(folder.path(), "warm.json", &document.to_string());
+    let asked = ["checkpoint", "--storage-gbs", "1000", "--receipts", &warm];
+    let told = told(&asked);
+    assert!(
+        told.contains("warm.json was not used: its bytes went by the"),
+        "{told}"
+    );
+    assert_ne!(json(&asked)["on"][0]["limit"], "measured");
+    document["receipt"]["shares"][0]["path"] = "direct".into();
+    let receipt = written(folder.path(), "load.json", &document.to_string());
     let answer = json(&[
         "checkpoint",
         "--storage-gbs",
@@ -483,10 +495,86 @@ fn given_receipts_measured_rates_take_the_place_of_assumed_ones() {
     ]);
     let on = &answer["on"][0];
     // What the machine's disk gives one server is far below a thousand GB/s for eight.
-    assert_eq!(on["limit"], "host-memory", "{on}");
+    assert_eq!(on["limit"], "measured", "{on}");
     let not = written(folder.path(), "not.json", "{\"schema\": \"other\"}");
     let (code, message) = refused(&["checkpoint", "--receipts", &not]);
     assert_eq!(code, "not-a-receipt", "{message}");
+}
+
+#[test]
+fn given_groups_over_servers_that_exchange_no_gradients_the_verdict_is_of_the_step() {
+    for (spread, opening) in [
+        (
+            ["--tensor", "64"],
+            "It matters: with 8 dgx-h100 servers a step of 70b takes",
+        ),
+        (
+            ["--pipeline", "64"],
+            "It matters somewhat: with 8 dgx-h100 servers a step of 70b",
+        ),
+    ] {
+        let told = told(&spread);
+        assert!(told.starts_with(opening), "{told}");
+    }
+}
+
+#[test]
+fn given_token_ids_that_are_no_trickle_the_verdict_does_not_say_so() {
+    let small = [
+        "loading",
+        "--data",
+        "text",
+        "--params",
+        "1M",
+        "--servers",
+        "1024",
+    ];
+    let slow = [&small[..], &["--storage-gbs", "10"]].concat();
+    assert!(told(&slow).starts_with("The store is too slow:"));
+    let usual = told(&["loading", "--data", "text"]);
+    assert!(usual.starts_with("A trickle:"), "{usual}");
+    let fast = [&small[..], &["--storage-gbs", "1000"]].concat();
+    let told = told(&fast);
+    assert!(
+        !told.contains("trickle") && told.contains("of what"),
+        "{told}"
+    );
+}
+
+#[test]
+fn options_that_would_change_nothing_are_refused_or_said() {
+    for (asked, part) in [
+        (
+            &["--nvlink-domain", "9"][..],
+            "give --nvlink-domain as a multiple of 8, such as 16",
+        ),
+        (&["--nics", "0"], "NICs per server = 0: must be from 1"),
+        (
+            &["simulate", "--failed-nics", "64"],
+            "failed NICs = 64: must be from 0 to 63",
+        ),
+        (
+            &["interval", "--storage-gbs", "9", "--storage-tib", "-5"],
+            "--storage-tib",
+        ),
+        (
+            &["loading", "--storage-gbs", "9", "--storage-tib", "NaN"],
+            "--storage-tib",
+        ),
+    ] {
+        let (_, message) = refused(asked);
+        assert!(message.contains(part), "{asked:?}: {message}");
+    }
+    let told = told(&["--expert", "8"]);
+    assert!(
+        told.contains("70b has no experts: --expert 8 changes nothing."),
+        "{told}"
+    );
+    let folder = tempfile::tempdir().expect("a folder");
+    let price = "[[price]]\nid = \"mine\"\nsources = [\"me\"]\nconfidence = \"high\"\nusd = 1.0\ndate = \"2026-11\"\n";
+    let file = written(folder.path(), "twice.toml", &price.repeat(2));
+    let (code, message) = refused(&["catalog", "--catalog", &file]);
+    assert_eq!(code, "catalog-twice", "{message}");
 }
 
 #[test]

@@ -5,7 +5,7 @@ use crowfly_route::hop::Capacity;
 use serde::Serialize;
 
 use crate::article::Article;
-use crate::calibrated::{Algorithm, Bound, Collective, Estimate, Group, StagedRange};
+use crate::calibrated::{Algorithm, Bound, Estimate, StagedRange};
 use crate::catalog::Used;
 use crate::cluster::Cluster;
 use crate::error::PlanError;
@@ -26,8 +26,8 @@ const LARGEST_ASKED_GPUS: u64 = 131_072;
 pub enum Matters {
     /// Staging lengthens the step by more than [`FELT_SHARE`] even at its best.
     Yes,
-    /// Staging slows the exchange, but by how much depends on what processor caches take, or the
-    /// backward pass hides it.
+    /// Staging slows the exchange or another traffic of the step, but by how much depends on what
+    /// processor caches take, or the backward pass hides it.
     Somewhat,
     /// All GPUs share one scale-up domain: the NICs have nothing to do.
     WithinOneDomain,
@@ -92,6 +92,9 @@ pub struct Assessment {
     /// The fewest servers, in doublings, from which the step is longer by more than [`FELT_SHARE`]
     /// even when staging is at its best; `None` where that is so at no size or not known.
     pub felt_from_servers: Option<u32>,
+    /// The traffic to which staging, at its worst, adds the most seconds of the step; `None` where it
+    /// adds none or that is not known.
+    pub most_slowed: Option<Traffic>,
     /// What caps the direct exchange.
     pub direct_cap: Option<Bound>,
     /// The source article's arithmetic.
@@ -125,6 +128,7 @@ impl Assessment {
             matters: matters(cluster, &step, &calibrated),
             crosses_from_servers: cluster.server.servers_per_domain() + 1,
             felt_from_servers: felt_from(cluster, workload, staged),
+            most_slowed: step.most_slowed(),
             direct_cap: crate::step::cap(&step.direct),
             article: Article::of(cluster, &workload.model),
             domains: cluster.domains(),
@@ -149,9 +153,59 @@ impl Steps {
 
     /// By how much staging lengthens the step at its best, as a share of it.
     fn least_growth(&self) -> Option<f64> {
+        self.growth(self.staged_fast.as_ref())
+    }
+
+    /// The same at its worst.
+    fn most_growth(&self) -> Option<f64> {
+        self.growth(self.staged_slow.as_ref())
+    }
+
+    fn growth(&self, staged: Option<&Step>) -> Option<f64> {
         let direct = self.direct.total?;
-        let staged = self.staged_fast.as_ref()?.total?;
+        let staged = staged?.total?;
         (direct > 0.0).then_some(staged / direct - 1.0)
+    }
+
+    /// The traffic to which staging, at its worst, adds the most seconds of the step; `None` where it
+    /// adds none.
+    pub fn most_slowed(&self) -> Option<Traffic> {
+        let staged = self.staged_slow.as_ref()?;
+        let direct = &self.direct;
+        let added = [
+            (Traffic::Gradients, staged.exposed - direct.exposed),
+            (Traffic::Tensor, staged.tensor - direct.tensor),
+            (Traffic::Pipeline, staged.pipeline - direct.pipeline),
+            (Traffic::Expert, staged.expert - direct.expert),
+        ];
+        let most = added.into_iter().max_by(|a, b| a.1.total_cmp(&b.1))?;
+        (most.1 > 0.0).then_some(most.0)
+    }
+}
+
+/// What GPUs of different servers tell each other in a step.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Traffic {
+    /// Gradients, and weights where those are sharded.
+    Gradients,
+    /// Activations within tensor-parallel groups.
+    Tensor,
+    /// Activations from stage to stage.
+    Pipeline,
+    /// Tokens to experts and back.
+    Expert,
+}
+
+impl Traffic {
+    /// In words.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Gradients => "gradients",
+            Self::Tensor => "tensor parallel traffic",
+            Self::Pipeline => "pipeline parallel traffic",
+            Self::Expert => "expert parallel traffic",
+        }
     }
 }
 
@@ -178,12 +232,8 @@ impl Exchange {
             .map_or("nothing to exchange", |exchange| {
                 exchange.algorithm.as_str()
             });
-        let only = |algorithm| {
-            let all = Group::of(cluster);
-            let bytes = workload.model.gradient_bytes();
-            let way = all.estimate(Collective::AllReduce, bytes, Some(algorithm));
-            way.map_or(0.0, |way| way.seconds)
-        };
+        let only =
+            |algorithm, how| figure(crate::step::exchange_by(cluster, workload, algorithm), how);
         let staged = range.and_then(|range| {
             let seconds = |step: &Option<Step>| step.as_ref().map(|step| step.gradients);
             Some(StagedExchange {
@@ -195,8 +245,8 @@ impl Exchange {
         Self {
             direct: figure(step.direct.gradients, how),
             estimate: step.direct.exchange.clone(),
-            flat_ring: figure(only(Algorithm::Ring), "ring of all GPUs, all-reduce"),
-            hierarchical: figure(only(Algorithm::Hierarchical), "hierarchical, all-reduce"),
+            flat_ring: only(Algorithm::Ring, "ring of all who exchange"),
+            hierarchical: only(Algorithm::Hierarchical, "hierarchical"),
             staged,
         }
     }
@@ -220,13 +270,21 @@ fn matters(cluster: &Cluster, step: &Steps, exchange: &Exchange) -> Matters {
             None => Matters::Unknown,
         };
     }
-    // Where the links within domains are the limit, slower adapters change nothing.
-    if staged.slow.value <= exchange.direct.value * (1.0 + NOTICED_SHARE) {
-        return Matters::No;
+    if step
+        .least_growth()
+        .is_some_and(|growth| growth > FELT_SHARE)
+    {
+        return Matters::Yes;
     }
-    match step.least_growth() {
-        Some(growth) if growth > FELT_SHARE => Matters::Yes,
-        _ => Matters::Somewhat,
+    // Where the links within domains are the limit, slower adapters change nothing.
+    let noticed = staged.slow.value > exchange.direct.value * (1.0 + NOTICED_SHARE);
+    let longer = step
+        .most_growth()
+        .is_some_and(|growth| growth > NOTICED_SHARE);
+    if noticed || longer {
+        Matters::Somewhat
+    } else {
+        Matters::No
     }
 }
 
@@ -383,6 +441,36 @@ mod tests {
         let racks = assessed("gb200-nvl72", 2);
         assert_eq!(racks.direct_cap, Some(Bound::ScaleUp));
         assert_eq!(racks.matters, Matters::No);
+    }
+
+    #[test]
+    fn given_tensor_groups_over_servers_that_exchange_no_gradients_the_step_decides() {
+        let (cluster, mut workload) = given("dgx-h100", 8);
+        workload.tensor = 64;
+        let answer = Assessment::of(&cluster, &workload, None).expect("sound");
+        assert_eq!(answer.calibrated.direct.value, 0.0);
+        assert_eq!(answer.matters, Matters::Yes);
+        assert_eq!(answer.most_slowed, Some(Traffic::Tensor));
+        (workload.tensor, workload.pipeline) = (1, 64);
+        let answer = Assessment::of(&cluster, &workload, None).expect("sound");
+        assert_eq!(answer.matters, Matters::Somewhat);
+        assert_eq!(answer.most_slowed, Some(Traffic::Pipeline));
+    }
+
+    #[test]
+    fn rows_of_single_algorithms_are_of_the_same_exchange_as_the_answer() {
+        let (cluster, mut workload) = given("dgx-h100", 256);
+        (workload.tensor, workload.pipeline) = (8, 16);
+        let answer = Assessment::of(&cluster, &workload, None).expect("sound");
+        let by = answer.calibrated.estimate.as_ref().map(|way| way.algorithm);
+        assert_eq!(by, Some(Algorithm::Ring));
+        assert_eq!(
+            answer.calibrated.flat_ring.value,
+            answer.calibrated.direct.value
+        );
+        let whole = given("dgx-h100", 256).1;
+        let whole = Assessment::of(&cluster, &whole, None).expect("sound");
+        assert!(answer.calibrated.hierarchical.value < whole.calibrated.hierarchical.value / 10.0);
     }
 
     #[test]

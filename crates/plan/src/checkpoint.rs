@@ -209,6 +209,8 @@ pub enum StorageLimit {
     HostMemory,
     /// Cores that handle HTTP and TLS.
     Cpu,
+    /// What one server reached by a receipt.
+    Measured,
 }
 
 impl StorageLimit {
@@ -220,6 +222,7 @@ impl StorageLimit {
             Self::Network => "the servers' links to storage",
             Self::HostMemory => "host memory",
             Self::Cpu => "the CPU (HTTP and TLS)",
+            Self::Measured => "what a receipt measured",
         }
     }
 }
@@ -339,10 +342,10 @@ fn on(
     }
     // A measurement says more than all caps.
     if let Some(measured) = &measured.direct {
-        server_caps = vec![(measured.rate.0, StorageLimit::Client)];
+        server_caps = vec![(measured.rate.0, StorageLimit::Measured)];
     }
     if let Some(measured) = &measured.staged {
-        staged_caps = vec![(measured.rate.0, StorageLimit::HostMemory)];
+        staged_caps = vec![(measured.rate.0, StorageLimit::Measured)];
     }
     let whole = |rate: &Capacity| rate.rate.0 * if local { servers } else { 1.0 };
     let seconds = |caps: &[(f64, StorageLimit)], rate: &Capacity| {

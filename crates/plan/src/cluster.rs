@@ -163,6 +163,7 @@ impl ServerSpec {
         generation: Option<u8>,
     ) -> Result<Self, PlanError> {
         if let Some(nics) = overrides.nics {
+            PlanError::count("NICs per server", nics.into(), MAX_PER_SERVER)?;
             self.nics = nics;
         }
         if let Some(gbps) = overrides.nic_gbps {
@@ -185,6 +186,19 @@ impl ServerSpec {
         }
         PlanError::count("GPUs per server", self.gpus.into(), MAX_PER_SERVER)?;
         PlanError::count("GPUs per NVLink domain", self.domain.into(), MAX_PER_SERVER)?;
+        if overrides.domain.is_some() && !self.domain.is_multiple_of(self.gpus) {
+            return Err(PlanError::Impossible {
+                what: format!(
+                    "an NVLink domain of {} GPUs is no whole number of servers with {} GPUs each",
+                    self.domain, self.gpus
+                ),
+                hint: format!(
+                    "give --nvlink-domain as a multiple of {}, such as {}",
+                    self.gpus,
+                    self.domain.div_ceil(self.gpus) * self.gpus
+                ),
+            });
+        }
         if self.nics == 0 {
             return Err(PlanError::Unknown {
                 of: self.name,

@@ -32,6 +32,16 @@ pub enum PlanError {
         /// The most.
         most: u64,
     },
+    /// More of a thing fail, or are slow, than there are.
+    #[error("{what} = {value}: must be from 0 to {most}")]
+    TooMany {
+        /// Which things.
+        what: &'static str,
+        /// What was given.
+        value: u64,
+        /// The most.
+        most: u64,
+    },
     /// A quantity is zero, negative or not a number.
     #[error(
         "{quantity} = {}: must be above zero, from {} to {}",
@@ -105,7 +115,7 @@ impl PlanError {
     pub const fn code(&self) -> &'static str {
         match self {
             Self::UnknownName { .. } => "plan-unknown-name",
-            Self::OutOfRange { .. } => "plan-out-of-range",
+            Self::OutOfRange { .. } | Self::TooMany { .. } => "plan-out-of-range",
             Self::NotPositive { .. } => "plan-not-positive",
             Self::NotBetween { .. } => "plan-not-between",
             Self::NicFasterThanSlot { .. } => "plan-nic-faster-than-slot",

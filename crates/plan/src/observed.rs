@@ -2,7 +2,7 @@
 
 use crowfly_route::hop::{Capacity, Class, Provenance};
 use crowfly_route::place::Place;
-use crowfly_route::receipt::Receipt;
+use crowfly_route::receipt::{Path, Receipt, Share};
 use crowfly_route::topology::{Gpu, GpuLinkKind, Nic, Topology};
 use crowfly_route::units::{BytesPerSecond, PciAddress};
 
@@ -198,7 +198,37 @@ pub enum Unusable {
     NotWhole,
     /// It is of a transfer that no plan is about.
     OtherPlaces,
+    /// More than [`MOST_CACHED_SHARE`] of its bytes went by the page cache: that is host memory's rate.
+    PageCache,
 }
+
+/// What a receipt was taken for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Taken {
+    /// [`MeasuredStorage::direct`].
+    StorageDirect,
+    /// [`MeasuredStorage::staged`].
+    StorageStaged,
+    /// [`Measured::network_direct`].
+    NetworkDirect,
+    /// [`Measured::network_staged`].
+    NetworkStaged,
+}
+
+impl Taken {
+    /// For a sentence.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::StorageDirect => "one server's storage, straight into GPU memory",
+            Self::StorageStaged => "one server's storage, through host RAM",
+            Self::NetworkDirect => "one NIC, direct, where that is below its line rate",
+            Self::NetworkStaged => "one NIC, staged through host RAM",
+        }
+    }
+}
+
+/// Of a receipt about storage, the page cache's share may be as much as this.
+pub const MOST_CACHED_SHARE: f64 = 0.01;
 
 impl Measured {
     /// Takes a receipt in. Of several of one kind the fastest counts: nothing but the machine makes
@@ -206,7 +236,7 @@ impl Measured {
     ///
     /// # Errors
     /// The receipt says nothing to the planner.
-    pub fn take(&mut self, receipt: &Receipt) -> Result<(), Unusable> {
+    pub fn take(&mut self, receipt: &Receipt) -> Result<Taken, Unusable> {
         if !receipt.is_whole() {
             return Err(Unusable::NotWhole);
         }
@@ -231,18 +261,21 @@ impl Measured {
             .shares
             .iter()
             .all(|share| share.class == Class::Direct);
-        let slot = if remote(&receipt.from) || remote(&receipt.to) {
+        let (taken, slot) = if remote(&receipt.from) || remote(&receipt.to) {
             if straight {
-                &mut self.network_direct
+                (Taken::NetworkDirect, &mut self.network_direct)
             } else {
-                &mut self.network_staged
+                (Taken::NetworkStaged, &mut self.network_staged)
             }
         } else if stored(&receipt.from) || stored(&receipt.to) {
+            if cached(receipt) > MOST_CACHED_SHARE {
+                return Err(Unusable::PageCache);
+            }
             // Into host RAM there is a second leg to the GPU, so it is the staged way's rate at best.
             if straight && (device(&receipt.from) || device(&receipt.to)) {
-                &mut self.storage.direct
+                (Taken::StorageDirect, &mut self.storage.direct)
             } else {
-                &mut self.storage.staged
+                (Taken::StorageStaged, &mut self.storage.staged)
             }
         } else {
             return Err(Unusable::OtherPlaces);
@@ -250,7 +283,7 @@ impl Measured {
         if slot.as_ref().is_none_or(|old| old.rate < moved.rate) {
             *slot = Some(moved);
         }
-        Ok(())
+        Ok(taken)
     }
 
     /// Puts the measured rate of direct network transfers in the place of the line rate.
@@ -263,14 +296,20 @@ impl Measured {
     }
 }
 
+/// The share of a receipt's bytes that went by the page cache.
+fn cached(receipt: &Receipt) -> f64 {
+    let by_cache = |share: &&Share| matches!(share.path, Path::Cached | Path::Mapped);
+    let shares = receipt.shares.iter().filter(by_cache);
+    let bytes: u64 = shares.map(|share| share.bytes.0).sum();
+    bytes as f64 / receipt.requested.0.max(1) as f64
+}
+
 #[cfg(test)]
 mod tests {
     use crowfly_route::fixture::machines;
     use crowfly_route::hop::Route;
     use crowfly_route::policy::Policy;
-    use crowfly_route::receipt::{
-        CpuSeconds, Path, RECEIPT_SCHEMA, Share, Verification, Visibility,
-    };
+    use crowfly_route::receipt::{CpuSeconds, RECEIPT_SCHEMA, Verification, Visibility};
     use crowfly_route::units::Bytes;
 
     use super::*;
@@ -349,15 +388,33 @@ mod tests {
     fn the_fastest_receipt_of_each_kind_counts() {
         let mut measured = Measured::default();
         let gb = 1_000_000_000;
-        for (from, to, class, seconds) in [
-            ("file:/m", "host", Class::Direct, 1.0),
-            ("file:/m", "host", Class::Direct, 0.5),
-            ("file:/m", "gpu:0", Class::Direct, 0.25),
-            ("gpu:0", "remote:gpu:0", Class::Staged, 0.1),
-            ("gpu:0", "remote:gpu:0", Class::Direct, 0.025),
+        for (from, to, class, seconds, expected) in [
+            ("file:/m", "host", Class::Direct, 1.0, Taken::StorageStaged),
+            ("file:/m", "host", Class::Direct, 0.5, Taken::StorageStaged),
+            (
+                "file:/m",
+                "gpu:0",
+                Class::Direct,
+                0.25,
+                Taken::StorageDirect,
+            ),
+            (
+                "gpu:0",
+                "remote:gpu:0",
+                Class::Staged,
+                0.1,
+                Taken::NetworkStaged,
+            ),
+            (
+                "gpu:0",
+                "remote:gpu:0",
+                Class::Direct,
+                0.025,
+                Taken::NetworkDirect,
+            ),
         ] {
             let taken = measured.take(&receipt(from, to, class, gb, seconds));
-            assert_eq!(taken, Ok(()), "{from} {to}");
+            assert_eq!(taken, Ok(expected), "{from} {to}");
         }
         let rate = |slot: &Option<Capacity>| slot.as_ref().map(|c| c.rate.as_gb());
         assert_eq!(rate(&measured.storage.staged), Some(2.0));
@@ -384,6 +441,11 @@ mod tests {
         assert_eq!(take(&partial), Err(Unusable::NotWhole));
         let copies = receipt("host", "host:1", Class::Direct, 1 << 30, 1.0);
         assert_eq!(take(&copies), Err(Unusable::OtherPlaces));
+        for path in [Path::Mapped, Path::Cached] {
+            let mut warm = receipt("file:/m", "host", Class::Direct, 1 << 30, 0.04);
+            warm.shares[0].path = path;
+            assert_eq!(take(&warm), Err(Unusable::PageCache), "{path:?}");
+        }
         for seconds in [1e-300, 1e300] {
             let absurd = receipt("file:/m", "host", Class::Direct, 1 << 30, seconds);
             assert_eq!(take(&absurd), Err(Unusable::Implausible));

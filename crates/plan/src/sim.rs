@@ -182,7 +182,7 @@ impl Simulation {
         STRAGGLER_RATE.between(self.straggler_rate)?;
         let nics = u64::from(self.cluster.domains()) * u64::from(self.cluster.domain_nics());
         if u64::from(self.failed_nics) >= nics {
-            return Err(PlanError::OutOfRange {
+            return Err(PlanError::TooMany {
                 what: "failed NICs",
                 value: self.failed_nics.into(),
                 most: nics - 1,

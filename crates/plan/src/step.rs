@@ -4,7 +4,7 @@
 use serde::Serialize;
 
 use crate::calibrated::constants::{COMPUTE_SHARE, PAIRWISE_SHARE};
-use crate::calibrated::{Bound, Collective, Estimate, Group, StagedRate};
+use crate::calibrated::{Algorithm, Bound, Collective, Estimate, Group, StagedRate};
 use crate::cluster::Cluster;
 use crate::workload::{GRADIENT_BYTES, Sharding, Workload};
 
@@ -103,7 +103,7 @@ impl Step {
     ) -> Self {
         let layout = Layout::of(cluster, workload, path);
         let group = layout.data_parallel();
-        let (gradients, exchange) = layout.gradients(&group);
+        let (gradients, exchange) = layout.gradients(&group, None);
         let micro_batches = layout.micro_batches();
         let tensor = layout.tensor(micro_batches);
         let expert = layout.expert();
@@ -130,6 +130,12 @@ impl Step {
             gradient_bytes_per_nic: workload.sharding.volumes() * (n - 1.0) / n * shared * per_nic,
         }
     }
+}
+
+/// The seconds of the direct exchange of gradients by one algorithm.
+pub(crate) fn exchange_by(cluster: &Cluster, workload: &Workload, algorithm: Algorithm) -> f64 {
+    let layout = Layout::of(cluster, workload, Path::Direct);
+    layout.gradients(&layout.data_parallel(), Some(algorithm)).0
 }
 
 /// Who exchanges what with whom.
@@ -183,21 +189,24 @@ impl<'a> Layout<'a> {
         GRADIENT_BYTES * self.workload.model.params / (self.tp * self.pp)
     }
 
-    fn gradients(&self, group: &Group) -> (f64, Option<Estimate>) {
+    /// By the fastest algorithm, or by `only` that one where it can do it.
+    fn gradients(&self, group: &Group, only: Option<Algorithm>) -> (f64, Option<Estimate>) {
         if group.ranks() <= 1.0 {
             return (0.0, None);
         }
         let bytes = self.gradient_bytes();
+        let by = |collective| group.estimate(collective, bytes, only);
         match self.workload.sharding {
             Sharding::Ddp => {
-                let all = group.fastest(Collective::AllReduce, bytes);
-                (all.seconds, Some(all))
+                let all = by(Collective::AllReduce);
+                (all.as_ref().map_or(0.0, |all| all.seconds), all)
             }
             sharding => {
-                let scatter = group.fastest(Collective::ReduceScatter, bytes);
-                let gather = group.fastest(Collective::AllGather, bytes);
+                let scatter = by(Collective::ReduceScatter);
+                let gather = by(Collective::AllGather);
                 let gathers = sharding.volumes() - 1.0;
-                (scatter.seconds + gathers * gather.seconds, Some(scatter))
+                let seconds = |way: &Option<Estimate>| way.as_ref().map_or(0.0, |way| way.seconds);
+                (seconds(&scatter) + gathers * seconds(&gather), scatter)
             }
         }
     }

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use axum::extract::multipart::MultipartError;
+use axum::extract::multipart::{MultipartError, MultipartRejection};
 use axum::extract::{Multipart, State};
 use axum::http::StatusCode;
 use axum::response::Response;
@@ -43,7 +43,14 @@ struct File {
 }
 
 /// Findings of files.
-pub async fn explain(State(page): State<Arc<Page>>, form: Multipart) -> Response {
+pub async fn explain(
+    State(page): State<Arc<Page>>,
+    form: Result<Multipart, MultipartRejection>,
+) -> Response {
+    let form = match form {
+        Ok(form) => form,
+        Err(rejection) => return no_form(rejection.status(), &rejection.body_text()),
+    };
     let files = match files(form).await {
         Ok(files) => files,
         Err(refusal) => return *refusal,
@@ -131,7 +138,11 @@ fn refused(error: MultipartError) -> Box<Response> {
     if error.status() == StatusCode::PAYLOAD_TOO_LARGE {
         return too_much();
     }
-    let what = format!("the form could not be read: {}", error.body_text());
+    Box::new(no_form(error.status(), &error.body_text()))
+}
+
+fn no_form(status: StatusCode, why: &str) -> Response {
+    let what = format!("the form could not be read: {why}");
     let failure = Failure::new("ui-bad-form", Exit::Usage, what);
-    Box::new(reply::refusal(error.status(), &failure))
+    reply::refusal(status, &failure)
 }

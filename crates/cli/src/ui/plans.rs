@@ -4,7 +4,7 @@
 use std::ffi::OsString;
 use std::sync::Arc;
 
-use axum::extract::{Query, State};
+use axum::extract::State;
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::Response;
 use crowfly_plan::catalog::{Catalog, Shelf};
@@ -13,6 +13,7 @@ use crowfly_plan::workload::Sharding;
 use serde::Serialize;
 use serde_json::value::RawValue;
 
+use super::asked::Query;
 use super::machines::{Choice, Machine, SERVER};
 use super::server::{MAX_EVIDENCE_BYTES, Page};
 use super::shell::quoted;

@@ -3,7 +3,8 @@
 use std::sync::Arc;
 
 use axum::body::Bytes;
-use axum::extract::{Query, State};
+use axum::extract::State;
+use axum::extract::rejection::BytesRejection;
 use axum::http::HeaderMap;
 use axum::response::Response;
 use crowfly_route::hop::{Counters, Route};
@@ -13,6 +14,7 @@ use crowfly_route::topology::{Device, Oddity, Topology};
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 
+use super::asked::Query;
 use super::machines::Machine;
 use super::scenes::{Journey, journeys};
 use super::server::Page;
@@ -31,11 +33,13 @@ const MAX_NAME: usize = 4096;
 const NAME: &str = "x-crowfly-name";
 
 #[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct AboutMachine {
     machine: Option<String>,
 }
 
 #[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct AboutRoute {
     machine: Option<String>,
     from: String,
@@ -95,7 +99,19 @@ pub async fn machine(State(page): State<Arc<Page>>, Query(about): Query<AboutMac
 }
 
 /// A machine of a file that is dropped in.
-pub async fn given(State(page): State<Arc<Page>>, headers: HeaderMap, content: Bytes) -> Response {
+pub async fn given(
+    State(page): State<Arc<Page>>,
+    headers: HeaderMap,
+    content: Result<Bytes, BytesRejection>,
+) -> Response {
+    let content = match content {
+        Ok(content) => content,
+        Err(rejection) => {
+            let what = format!("the machine could not be read: {}", rejection.body_text());
+            let failure = Failure::new("ui-bad-body", Exit::Usage, what);
+            return reply::refusal(rejection.status(), &failure);
+        }
+    };
     let name = headers.get(NAME).and_then(|name| name.to_str().ok());
     let name = name.unwrap_or("machine").to_owned();
     work::answer(page, move |page| {

@@ -345,6 +345,44 @@ fn a_link_leads_another_reader_to_the_same_answer() {
 }
 
 #[test]
+fn given_a_link_to_what_there_is_not_the_page_says_so_and_does_not_answer_another_question() {
+    let reader = reader!();
+    let browser = &reader.browser;
+    for (link, part) in [
+        ("#plan?model=nope", "the catalogue has no model `nope`"),
+        ("#plan?server=nope", "the catalogue has no server `nope`"),
+        ("#plan?sharding=zzz", "zzz"),
+        (
+            "#plan?servers=abc",
+            "This link gives servers as abc, which is no number.",
+        ),
+        ("#plan?colour=red", "This link asks for colour"),
+    ] {
+        reader.open(link);
+        browser.wait(&format!(
+            "document.querySelector('#plan-error').textContent.includes({})",
+            quoted(part)
+        ));
+        assert_eq!(
+            browser.value("document.querySelector('#plan-answer').hidden"),
+            true
+        );
+        let hash = browser.value("location.hash");
+        let hash = hash.as_str().expect("a fragment");
+        let asked = link.trim_start_matches("#plan?");
+        assert!(hash.contains(asked), "the address stays: {hash}");
+    }
+    reader.open("#plan?nic-gbps=333");
+    browser.wait("document.querySelector('#plan-command').textContent.includes('--nic-gbps=333')");
+    for step in ["NaN", "1.5", "-1"] {
+        reader.open(&format!(
+            "#routes?from=gpu:0&to=remote:gpu:0&way=sockets&step={step}"
+        ));
+        browser.wait("document.querySelector('#now').textContent.includes('At the start')");
+    }
+}
+
+#[test]
 fn pasted_evidence_is_explained_with_its_drawing() {
     let reader = reader!();
     let browser = &reader.browser;

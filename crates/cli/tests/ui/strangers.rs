@@ -336,3 +336,33 @@ fn given_hundreds_of_half_requests_an_honest_reader_is_answered_at_once() {
         began.elapsed()
     );
 }
+
+#[test]
+fn what_cannot_be_read_is_refused_with_a_document_like_everything_else() {
+    let served = Served::dgx();
+    let port = served.port;
+    for path in [
+        "/api/route",
+        "/api/route?from=gpu:0",
+        "/api/machine?server=dgx-h100",
+        "/api/machine?machine=here&machine=here",
+    ] {
+        let answer = get(port, path);
+        assert_eq!(
+            (answer.status, answer.code().as_str()),
+            (400, "ui-bad-question"),
+            "{path}"
+        );
+    }
+    let answer = ask(
+        port,
+        "POST",
+        "/api/explain",
+        &[("Content-Type", "text/plain")],
+        b"x",
+    );
+    assert_eq!(
+        (answer.status, answer.code().as_str()),
+        (400, "ui-bad-form")
+    );
+}

@@ -145,6 +145,7 @@ impl<T: Facts> Shelf<T> {
         })
     }
 
+    /// Takes an entry in, in the place of one of the same id.
     pub(super) fn put(&mut self, entry: Entry<T>) -> Result<(), CatalogError> {
         let full = self.entries.len() >= super::MAX_ENTRIES;
         match self.entries.iter_mut().find(|old| old.id == entry.id) {

@@ -41,6 +41,14 @@ pub enum CatalogError {
         /// Counted from 1.
         position: usize,
     },
+    /// Two entries of one text have the same id.
+    #[error("{kind} `{id}` stands in the catalogue twice")]
+    Twice {
+        /// Of which kind.
+        kind: Kind,
+        /// The id.
+        id: String,
+    },
     /// An entry does not say what it rests on.
     #[error("{kind} `{id}` of the catalogue has no `{field}`")]
     NoBasis {
@@ -112,6 +120,7 @@ impl CatalogError {
             Self::NotAList(_) => "catalog-not-a-list",
             Self::TooMany { .. } => "catalog-too-many",
             Self::BadId { .. } => "catalog-bad-id",
+            Self::Twice { .. } => "catalog-twice",
             Self::NoBasis { .. } => "catalog-no-basis",
             Self::NotPositive { .. } => "catalog-not-positive",
             Self::NotBetween { .. } => "catalog-not-between",

@@ -1,5 +1,7 @@
 //! TOML into entries. The text may be anybody's.
 
+use std::collections::HashSet;
+
 use serde::de::DeserializeOwned;
 use toml::{Table, Value};
 
@@ -75,11 +77,18 @@ fn fill<T: Facts + DeserializeOwned>(
     let Value::Array(tables) = value else {
         return Err(not_a_list());
     };
+    let mut seen = HashSet::new();
     for (index, table) in tables.into_iter().enumerate() {
         let Value::Table(table) = table else {
             return Err(not_a_list());
         };
-        shelf.put(entry(table, index + 1, added)?)?;
+        let entry: Entry<T> = entry(table, index + 1, added)?;
+        // A text may replace what another says, but not say two things of one id itself.
+        if !seen.insert(entry.id.clone()) {
+            let (kind, id) = (T::KIND, entry.id);
+            return Err(CatalogError::Twice { kind, id });
+        }
+        shelf.put(entry)?;
     }
     Ok(())
 }

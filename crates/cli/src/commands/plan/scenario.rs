@@ -6,7 +6,7 @@ use clap::{Args, ValueEnum};
 use crowfly_plan::catalog::{Catalog, MAX_CATALOG_BYTES};
 use crowfly_plan::checkpoint::Storage;
 use crowfly_plan::cluster::{Cluster, Overrides, ServerSpec};
-use crowfly_plan::observed::Measured;
+use crowfly_plan::observed::{Measured, Unusable};
 use crowfly_plan::workload::{DEFAULT_TOKENS_PER_GPU, ModelSpec, Sharding, Workload};
 use crowfly_route::receipt::{RECEIPT_SCHEMA, Receipt};
 use crowfly_route::snapshot::MAX_SNAPSHOT_BYTES;
@@ -189,6 +189,7 @@ pub struct StoreArgs {
         long,
         value_name = "TIB",
         requires = "storage",
+        conflicts_with = "storage_gbs",
         allow_negative_numbers = true
     )]
     storage_tib: Option<f64>,
@@ -277,18 +278,31 @@ fn measured(files: &[PathBuf], notes: &mut Vec<String>) -> Result<Measured, Fail
     let mut measured = Measured::default();
     for file in files {
         let receipt = receipt(file)?;
-        if let Err(why) = measured.take(&receipt) {
-            use crowfly_plan::observed::Unusable as U;
-            let why = match why {
-                U::TooSmall => "it is too small to be a rate",
-                U::Implausible => "no machine has such a rate",
-                U::NotWhole => "its bytes do not sum to those asked for",
-                U::OtherPlaces => "no plan is about a transfer between such places",
-            };
-            notes.push(format!("receipt {} was not used: {why}", shown(file)));
-        }
+        notes.push(match measured.take(&receipt) {
+            Ok(taken) => {
+                let (file, rate) = (shown(file), receipt.rate().unwrap_or_default());
+                format!("receipt {file}: {rate}, taken for {}", taken.as_str())
+            }
+            Err(why) => {
+                let why = unusable(why);
+                format!("receipt {} was not used: {why}", shown(file))
+            }
+        });
     }
     Ok(measured)
+}
+
+const fn unusable(why: Unusable) -> &'static str {
+    match why {
+        Unusable::TooSmall => "it is too small to be a rate",
+        Unusable::Implausible => "no machine has such a rate",
+        Unusable::NotWhole => "its bytes do not sum to those asked for",
+        Unusable::OtherPlaces => "no plan is about a transfer between such places",
+        Unusable::PageCache => {
+            "its bytes went by the page cache, so that it tells of host memory and not of storage \
+             (`--path direct` does not)"
+        }
+    }
 }
 
 /// A receipt on its own, or within the document of the command that printed it.

@@ -134,6 +134,11 @@ pub fn interval(model: &ModelSpec, gpus: u64, answer: &Interval) -> Sheet {
     }
 }
 
+/// Of what the store serves, at most this is a trickle.
+const MOST_OF_A_TRICKLE: f64 = 0.01;
+/// Bytes a second into one server that are a trickle: what a hundredth of one drive gives.
+const MOST_PER_SERVER_OF_A_TRICKLE: f64 = 50e6;
+
 /// The answer to `crowfly plan loading`.
 pub fn loading(cluster: &Cluster, answer: &Loading, store: Option<&Storage>) -> Sheet {
     let mut table = SheetTable::new("What training reads", [Text(""), Number(""), Flexible("")]);
@@ -156,11 +161,18 @@ pub fn loading(cluster: &Cluster, answer: &Loading, store: Option<&Storage>) -> 
         }
     }
     let verdict = match (answer.data, &answer.share_of_store) {
-        (Data::Text, _) => format!(
-            "A trickle: {} GPUs read {} of token ids; a faster path to storage changes nothing.",
-            count(cluster.gpus() as f64),
-            figure(&answer.total)
-        ),
+        (Data::Text, part)
+            if part
+                .as_ref()
+                .is_none_or(|part| part.value <= MOST_OF_A_TRICKLE)
+                && answer.per_server.value <= MOST_PER_SERVER_OF_A_TRICKLE =>
+        {
+            format!(
+                "A trickle: {} GPUs read {} of token ids; a faster path to storage changes nothing.",
+                count(cluster.gpus() as f64),
+                figure(&answer.total)
+            )
+        }
         (data, Some(part)) if part.value > 1.0 => format!(
             "The store is too slow: {} GPUs read {} of {}, {} of what {} serves.",
             count(cluster.gpus() as f64),
@@ -168,6 +180,17 @@ pub fn loading(cluster: &Cluster, answer: &Loading, store: Option<&Storage>) -> 
             data.as_str(),
             figure(part),
             store.map_or("the store", |store| &store.name)
+        ),
+        (Data::Text, part) => format!(
+            "{} GPUs read {} of token ids, {} a server{}.",
+            count(cluster.gpus() as f64),
+            figure(&answer.total),
+            figure(&answer.per_server),
+            part.as_ref().map_or(String::new(), |part| format!(
+                ", {} of what {} serves",
+                figure(part),
+                store.map_or("the store", |store| &store.name)
+            ))
         ),
         (data, _) => format!(
             "{} GPUs read {} of {}; {} cores of each server decode it, so decode on the GPU where those are wanted.",

@@ -1,6 +1,6 @@
 //! Whether the straight way matters, and the curve over the number of servers.
 
-use crowfly_plan::assess::{Assessment, Matters, SweepPoint, is_article_exchange};
+use crowfly_plan::assess::{Assessment, Matters, SweepPoint, Traffic, is_article_exchange};
 use crowfly_plan::calibrated::{StagedRange, StagedRate};
 use crowfly_plan::figure::Figure;
 use crowfly_plan::step::Step;
@@ -20,6 +20,12 @@ pub fn assessment(answer: &Assessment) -> Sheet {
             "The article knows plain data parallelism alone: its row is what that would exchange."
                 .into(),
         );
+    }
+    if answer.workload.expert > 1 && answer.workload.model.experts.is_none() {
+        let (degree, model) = (answer.workload.expert, &answer.workload.model.name);
+        notes.push(format!(
+            "{model} has no experts: --expert {degree} changes nothing."
+        ));
     }
     if answer.calibrated.direct.extrapolated {
         notes.push(
@@ -74,6 +80,14 @@ fn sentence(answer: &Assessment) -> String {
         Matters::No => {
             format!("It matters little: {with}, and about as long staged through host RAM.")
         }
+        Matters::Yes | Matters::Somewhat
+            if answer
+                .most_slowed
+                .is_some_and(|traffic| traffic != Traffic::Gradients) =>
+        {
+            let (matters, traffic) = (answer.matters, answer.most_slowed);
+            of_the_step(answer, &who, matters, traffic.map_or("", Traffic::as_str))
+        }
         Matters::Yes => {
             let felt = answer.felt_from_servers.map_or(String::new(), |felt| {
                 format!(" The step feels it from {} servers on.", count(felt.into()))
@@ -85,6 +99,26 @@ fn sentence(answer: &Assessment) -> String {
             count(answer.workload.tokens_per_gpu as f64)
         ),
     }
+}
+
+/// The verdict where staging slows other traffic more than gradients.
+fn of_the_step(answer: &Assessment, who: &str, matters: Matters, traffic: &str) -> String {
+    let total = |step: Option<&Step>| step.and_then(|step| step.total);
+    let steps = &answer.step;
+    let direct = total(Some(&steps.direct)).map(time);
+    let staged = total(steps.staged_fast.as_ref())
+        .zip(total(steps.staged_slow.as_ref()))
+        .map(|(fast, slow)| times(fast, slow));
+    let model = &answer.workload.model.name;
+    let word = match matters {
+        Matters::Yes => "It matters",
+        _ => "It matters somewhat",
+    };
+    format!(
+        "{word}: with {who} a step of {model} takes {} direct and {} staged through host RAM, which slows its {traffic} the most.",
+        direct.unwrap_or_default(),
+        staged.unwrap_or_default()
+    )
 }
 
 fn exchange(answer: &Assessment) -> SheetTable {

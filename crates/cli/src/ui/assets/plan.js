@@ -31,6 +31,8 @@ const asks = new Map(['plan', ...Object.keys(ASKED)].map((name) => [name, latest
 let servers = [];
 let gpusPerServer = 8;
 let timer;
+// What a link says that no field of the form can hold.
+let unread = '';
 
 export function start(about) {
   const unsure = ({ id, verified }) => [id, verified ? id : `${id} (unverified)`];
@@ -58,6 +60,7 @@ export function offered(machines) {
 }
 
 function changed({ target }) {
+  unread = '';
   const slider = byId('servers-slider');
   if (target === slider) field('servers').value = String(2 ** Number(slider.value));
   if (target.name === 'model') field('params').value = '';
@@ -67,15 +70,30 @@ function changed({ target }) {
 
 // Fills the form from an address, and answers.
 export function open(state) {
+  unread = '';
+  const unknown = [...state.keys()].find((name) => name !== 'machine' && !field(name));
+  if (unknown) unread = `This link asks for ${unknown}, which the page does not know.`;
   for (const control of form().elements) {
     if (!control.name) continue;
     const wanted = state.get(control.name) ?? USUAL[control.name] ?? '';
     if (control.type === 'checkbox') control.checked = state.has(control.name);
-    else control.value = wanted;
+    else put(control, wanted);
   }
-  if (state.has('machine')) field('server').value = `${MACHINE}${state.get('machine')}`;
+  if (state.has('machine')) put(field('server'), `${MACHINE}${state.get('machine')}`);
   if (state.has('params')) field('model').value = FIRST.model;
   return answer();
+}
+
+// A choice that is not offered is asked all the same, so that the answer says what is wrong with it.
+function put(control, wanted) {
+  control.value = wanted;
+  if (control.value === wanted) return;
+  if (control instanceof HTMLSelectElement) {
+    control.add(new Option(wanted, wanted));
+    control.value = wanted;
+  } else {
+    unread = `This link gives ${control.name} as ${wanted}, which is no number.`;
+  }
 }
 
 // What the form says, without what is usual and was not asked for.
@@ -113,6 +131,11 @@ async function show(name, path, pairs, error, into, fill) {
 }
 
 async function answer() {
+  if (unread) {
+    byId('plan-error').textContent = unread;
+    byId('plan-answer').hidden = true;
+    return;
+  }
   const count = Number(field('servers').value);
   const slider = byId('servers-slider');
   slider.value = String(Math.round(Math.log2(Math.max(count, 1))));

@@ -14,7 +14,9 @@ export class Player {
   load(hops, done) {
     this.pause();
     this.hops = hops;
-    this.go(Math.min(Math.max(done, 0), hops));
+    // An address may say anything.
+    const whole = Number.isInteger(done) ? done : 0;
+    this.go(Math.min(Math.max(whole, 0), hops));
   }
 
   go(done) {
