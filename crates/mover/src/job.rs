@@ -146,7 +146,8 @@ impl Ledger {
     }
 }
 
-/// What it costs to get fresh pages from the kernel, as measured by the transfer itself.
+/// What it costs to get fresh pages from the kernel, as measured by the transfer itself: those of a
+/// direct read, or those of the page cache that a file is read into.
 ///
 /// Mostly that is the time to zero them. In virtual machines whose hypervisor takes free memory
 /// back, each fresh page may first have to be fetched from the host, ten times slower, and huge

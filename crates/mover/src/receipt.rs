@@ -25,12 +25,23 @@ mod storage;
 pub(crate) use joined::joined;
 pub(crate) use storage::Counted;
 
+/// Why bytes came out of the page cache.
+const IN_CACHE: &str = "already in the page cache";
+
+/// Why the page cache's pages were taken for bytes that were not in it.
+const NOT_ZEROED: &str = "pages of the page cache need not be zeroed before the drive fills them";
+
 /// What the page cache held before the transfer, by piece.
 pub(crate) struct Before(Vec<Option<u64>>);
 
 impl Before {
     pub(crate) fn look(pieces: &[Piece]) -> Self {
         Self(pieces.iter().map(|p| p.source.cached(&p.range)).collect())
+    }
+
+    /// Bytes that lay in the page cache; none where the kernel does not say.
+    fn cached(&self) -> u64 {
+        self.0.iter().flatten().sum()
     }
 
     /// Whether all bytes of a piece lay in the page cache.
@@ -146,7 +157,7 @@ impl Account {
                 (None, None, Policy::Staged) => "policy `staged` was asked for".into(),
                 _ => match self.pieces.iter().find_map(|p| p.source.direct_obstacle()) {
                     Some(obstacle) => obstacle.summary.clone(),
-                    None => "already in the page cache".into(),
+                    None => IN_CACHE.into(),
                 },
             }
         };
@@ -195,11 +206,20 @@ impl Account {
                     let path = if peer { Path::Peer } else { Path::Direct };
                     (path, Class::Direct, None)
                 }
-                Way::Map => (
-                    Path::Mapped,
-                    Class::Direct,
-                    Some(reason(Some(Code::SlowFreshMemory))),
-                ),
+                Way::Map => {
+                    let because = reason(Some(Code::SlowFreshMemory));
+                    let filled = bytes.saturating_sub(self.before.cached());
+                    if because == IN_CACHE && filled > 0 {
+                        bytes -= filled;
+                        shares.push(Share {
+                            path: Path::Mapped,
+                            class: Class::Direct,
+                            bytes: Bytes(filled),
+                            because: Some(NOT_ZEROED.into()),
+                        });
+                    }
+                    (Path::Mapped, Class::Direct, Some(because))
+                }
                 Way::Copy => (Path::Cached, Class::Staged, Some(reason(None))),
                 Way::Storage => {
                     let (class, because) = storage::class_of(verdict);
@@ -255,7 +275,7 @@ impl Account {
                 .iter()
                 .filter(|s| {
                     s.path != Path::Peer
-                        && s.because.as_deref() == Some("already in the page cache")
+                        && s.because.as_deref() == Some(IN_CACHE)
                 })
                 .map(|s| s.bytes)
                 .sum();

@@ -11,11 +11,18 @@ use super::{MAX_ATTEMPTS, Worker, failed};
 use crate::error::TransferError;
 use crate::io::{Direction, Io};
 use crate::job::Lane;
-use crate::memory::BLOCK;
+use crate::memory::{BLOCK, Target};
 use crate::work::{Chunk, Way};
 
 /// Chunks that the page cache is asked to read before they are mapped.
 const READ_AHEAD: usize = 8;
+
+/// Of so many mapped pages, one is touched to see what that costs.
+const SAMPLED: usize = 64;
+
+/// Touching a page that costs more CPU time than this many seconds is slow: the kernel's own work for it
+/// takes half a microsecond.
+const SLOW_TOUCH: f64 = 2e-6;
 
 impl<I: Io> Worker<'_, I> {
     /// Has the kernel give host memory its pages now, of the size that has proved cheaper.
@@ -33,7 +40,7 @@ impl<I: Io> Worker<'_, I> {
         let fresh = self.job.fresh();
         let huge = fresh.take_huge();
         if !huge {
-            self.meet_slow_memory();
+            self.meet_slow_memory("madvise(MADV_POPULATE_WRITE)");
             target.use_small_pages();
         }
         let before = usage::this_thread().total();
@@ -42,11 +49,11 @@ impl<I: Io> Worker<'_, I> {
         fresh.took(huge, target.len() as u64, seconds);
     }
 
-    fn meet_slow_memory(&mut self) {
+    fn meet_slow_memory(&mut self, at: &str) {
         if let Some(rate) = self.job.fresh().slow() {
             self.ledger.meet(
                 Obstacle::slows(Code::SlowFreshMemory, "fresh memory costs more than copying out of the page cache")
-                    .seen("madvise(MADV_POPULATE_WRITE)", format!("{rate} of CPU time in huge pages on this machine"))
+                    .seen(at, format!("{rate} of CPU time in huge pages on this machine"))
                     .with_confidence(Confidence::Likely)
                     .fixed_by(Fix::by_hand(
                         "In a virtual machine, turn off free page reporting and ballooning, or back the guest with huge pages.",
@@ -70,19 +77,14 @@ impl<I: Io> Worker<'_, I> {
         if !matches!(mapped, Some(Ok(()))) {
             return self.copy(chunk);
         }
-        self.meet_slow_memory();
+        self.meet_slow_memory("madvise(MADV_POPULATE_WRITE)");
         self.map(chunk);
     }
 
     /// Starts reading what of this chunk and of those soon to come is not in the page cache.
     fn read_ahead(&self, chunk: &Chunk) {
         let lane = self.lane(chunk);
-        // The kernel would look for every page only to find that it is there.
-        if lane.was_cached {
-            return;
-        }
-        // This one too: what the kernel reads ahead by itself lies in large pieces of memory, which a virtual
-        // machine may first have to fetch from its host.
+        // This one too: what the kernel reads ahead by itself lies in large pieces of memory.
         for next in self.job.to_read_ahead(chunk, 1 + READ_AHEAD) {
             let length = std::num::NonZeroU64::new(next.wanted.end - next.wanted.start);
             let _ = rustix::fs::fadvise(
@@ -101,9 +103,21 @@ impl<I: Io> Worker<'_, I> {
         let Some(target) = lane.landing.target(&span) else {
             return self.copy(chunk);
         };
-        self.read_ahead(&chunk);
+        // What was cached already would only be looked for once more.
+        let fills = !lane.was_cached;
+        let huge = self.job.fresh().take_huge();
+        let before = usage::this_thread().total();
+        if fills && !huge {
+            self.meet_slow_memory("mapping and touching the page cache's pages");
+            self.read_ahead(&chunk);
+        }
         match target.populate() {
             Ok(()) => {
+                if fills {
+                    touch(&target);
+                    let seconds = usage::this_thread().total() - before;
+                    self.job.fresh().took(huge, target.len() as u64, seconds);
+                }
                 let lead = (chunk.wanted.start - span.start) as usize;
                 let wanted = target.part(lead, (chunk.wanted.end - chunk.wanted.start) as usize);
                 self.landed(&chunk, &wanted);
@@ -175,5 +189,19 @@ impl<I: Io> Worker<'_, I> {
         }
         self.ledger.bounced += length;
         self.delivered(chunk, target, slot);
+    }
+}
+
+/// Touches pages that a drive has just written to, if a few of them show that this takes long: while
+/// the drive works, on several cores, it takes less of the caller's time than at their first use.
+fn touch(pages: &Target) {
+    let before = usage::this_thread().total();
+    let Ok(sampled) = pages.touch(SAMPLED) else {
+        return;
+    };
+    let seconds = usage::this_thread().total() - before;
+    if seconds > SLOW_TOUCH * sampled as f64 {
+        // Whether it works does not matter: they are then touched by whoever uses them.
+        let _ = pages.touch(1);
     }
 }
