@@ -1,9 +1,11 @@
 //! Saves a state of some size into a folder several times and prints a line of JSON for each, for
-//! comparison with what else writes to that drive.
+//! comparison with what else writes to that drive. `sync` waits for each save; `prepared` has memory
+//! made ready before the first one, and time for it.
 //!
-//! `cargo run --release -p crowfly-mover --example ckpt_rate -- FOLDER [MIB] [TIMES] [sync]`
+//! `cargo run --release -p crowfly-mover --example ckpt_rate -- FOLDER [MIB] [TIMES] [sync|prepared] [WAIT]`
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use crowfly_mover::checkpoint::dtype::Dtype;
 use crowfly_mover::checkpoint::select::RankSlice;
@@ -19,7 +21,8 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let folder = arguments.next().ok_or("name a folder to save into")?;
     let mib: usize = arguments.next().as_deref().unwrap_or("1024").parse()?;
     let times: u64 = arguments.next().as_deref().unwrap_or("3").parse()?;
-    let waits = arguments.next().is_some_and(|how| how == "sync");
+    let how = arguments.next().unwrap_or_default();
+    let wait: f64 = arguments.next().as_deref().unwrap_or("5").parse()?;
     let tensors: Vec<(String, Vec<u8>)> = (0..(mib << 20).div_ceil(TENSOR))
         .map(|number| {
             let bytes = (0..TENSOR).map(|i| ((i * 31) ^ (i >> 8) ^ number) as u8);
@@ -44,8 +47,12 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         ..SaverSettings::default()
     };
     let mut saver = Saver::new(&folder, RankSlice::new(0, 1)?, settings)?;
+    if how == "prepared" {
+        saver.prepare(&state)?;
+        std::thread::sleep(Duration::from_secs_f64(wait));
+    }
     for step in 0..times {
-        let receipt = match waits {
+        let receipt = match how == "sync" {
             true => saver.save(step, &state)?,
             false => saver.save_async(step, &state)?.wait()?,
         };
@@ -54,6 +61,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
             json!({
                 "bytes": receipt.file_bytes,
                 "stall_seconds": receipt.stall_seconds,
+                "fresh_bytes": receipt.fresh_bytes,
                 "seconds": receipt.background_seconds,
                 "write_seconds": receipt.write_seconds,
                 "sync_seconds": receipt.sync_seconds,

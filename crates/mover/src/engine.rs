@@ -136,9 +136,10 @@ impl Engine {
         let plan = self.staffing(&request, &lanes, &chunks);
         let mut job = Job::new(Direction::Read, lanes, chunks, plan.tuner);
         job.strict = strict;
-        if let Destination::Transit(sink) = &request.destination {
-            job.sink.clone_from(sink);
-        }
+        job.sink = match &request.destination {
+            Destination::Transit(sink) => sink.clone(),
+            _ => request.watch.clone(),
+        };
         if request.verify != Verify::No {
             job = job.with_digests();
         }

@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 
 use crowfly_machine::gpu::{DeviceMemory, Gpu};
 use crowfly_machine::gpu_storage::StorageFile;
+use crowfly_machine::usage;
 use crowfly_route::obstacle::Obstacle;
 use crowfly_route::receipt::CpuSeconds;
 use crowfly_route::units::BytesPerSecond;
@@ -185,6 +186,18 @@ impl FreshMemory {
         spent
             .nanoseconds
             .fetch_add((seconds * 1e9) as u64, Ordering::Relaxed);
+    }
+
+    /// Has the kernel give a part of host memory its pages now, of the size that has proved cheaper.
+    pub(crate) fn fill(&self, target: &Target) {
+        let huge = self.take_huge();
+        if !huge {
+            target.use_small_pages();
+        }
+        let before = usage::this_thread().total();
+        target.prefault();
+        let seconds = usage::this_thread().total() - before;
+        self.took(huge, target.len() as u64, seconds);
     }
 
     /// The measured rate of huge pages, when it is slow and enough was measured.

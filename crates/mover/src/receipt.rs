@@ -273,10 +273,7 @@ impl Account {
         if detour && self.forced.is_none() && self.policy == Policy::Prefer {
             let warm: Bytes = shares
                 .iter()
-                .filter(|s| {
-                    s.path != Path::Peer
-                        && s.because.as_deref() == Some(IN_CACHE)
-                })
+                .filter(|s| s.path != Path::Peer && s.because.as_deref() == Some(IN_CACHE))
                 .map(|s| s.bytes)
                 .sum();
             if warm.0 > 0 {

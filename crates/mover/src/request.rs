@@ -102,6 +102,8 @@ pub struct Request {
     pub path: Option<Path>,
     /// Whether to check what arrived.
     pub verify: Verify,
+    /// Is shown every byte where it arrived, of what is kept: of a GPU's memory, a copy read back from it.
+    pub watch: Option<Arc<dyn Sink>>,
     /// The routes considered between the two places, best first, when a topology is known.
     pub candidates: Vec<Candidate>,
     /// What the rate is measured against, when the routes know no better.
@@ -118,6 +120,7 @@ impl Request {
             policy: Policy::Prefer,
             path: None,
             verify: Verify::No,
+            watch: None,
             candidates: Vec::new(),
             ceiling: None,
         }

@@ -210,8 +210,8 @@ impl Runs {
         self.count == 0 || self.bytes == 0
     }
 
-    #[cfg(test)]
-    const fn len(&self) -> u64 {
+    /// How many runs.
+    pub(crate) const fn len(&self) -> u64 {
         self.count
     }
 

@@ -31,6 +31,9 @@ pub struct SaveReceipt {
     /// How long the caller was held up: by the copy into staging, by an earlier save, or, when the
     /// save was not asynchronous, by everything.
     pub stall_seconds: f64,
+    /// Memory for the copy that was not there yet when the save began, so that the caller waited for it too;
+    /// none after [`Saver::prepare`](super::Saver::prepare) has had its time, or after a save as large.
+    pub fresh_bytes: Bytes,
     /// How long the caller waited later on, in [`Pending::wait`](super::Pending::wait).
     pub waited_seconds: f64,
     /// From the call until the checkpoint was published.

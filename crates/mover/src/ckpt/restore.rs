@@ -8,7 +8,7 @@ use crowfly_machine::limits;
 use crowfly_route::place::Place;
 use crowfly_route::policy::Policy;
 use crowfly_route::receipt::Receipt;
-use crowfly_route::units::Bytes;
+use crowfly_route::units::{Bytes, NumaNode};
 
 use super::archive::{Archive, ArchiveError, ArchivedPart, ArchivedTensor};
 use super::extent::{Extent, Runs};
@@ -16,14 +16,18 @@ use crate::checkpoint::dtype::Dtype;
 use crate::checkpoint::select::NEAR;
 use crate::digest;
 use crate::engine::Engine;
+use crate::gpu::{Gpu, To};
+use crate::job::Sink;
 use crate::memory::{Memory, MemoryError, Region};
 use crate::request::{Destination, Piece, Request};
 use crate::transfer::Transfer;
 
 mod delivery;
+mod device;
 mod gather;
 
 use delivery::{Delivery, Landing, Placement};
+use device::{Assembly, Composed, Needed};
 
 /// Tensors smaller than this share a mapping: the kernel allows a process only so many.
 const OWN_MAPPING: u64 = 64 << 10;
@@ -64,13 +68,17 @@ impl Want {
 }
 
 /// How a checkpoint is restored.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug)]
 pub struct RestoreOptions {
     /// Whether the bytes are held against the checksums that were saved. Blocks of
     /// [`digest::GRID`] bytes are then read whole, which is more than a slice across rows needs.
     pub check: bool,
     /// How far the bytes may stray.
     pub policy: Policy,
+    /// Where the tensors go. In a GPU's memory, checksums are held against what that memory holds, which
+    /// is read back from it; and tensors that lie in several places of the files, or share what was read
+    /// with much that nobody wants, are copied there once more, for which both must have room.
+    pub to: To,
 }
 
 impl Default for RestoreOptions {
@@ -78,6 +86,7 @@ impl Default for RestoreOptions {
         Self {
             check: true,
             policy: Policy::Prefer,
+            to: To::Host(None),
         }
     }
 }
@@ -93,7 +102,7 @@ pub struct Restored {
     pub global_shape: Vec<u64>,
     /// The box of it that this is.
     pub extent: Extent,
-    /// Its bytes, row-major, in plain host memory; small tensors share one mapping.
+    /// Its bytes, row-major, in plain host memory or a GPU's; small tensors share one mapping.
     pub bytes: Region,
 }
 
@@ -130,6 +139,48 @@ pub struct Reading {
     delivery: Arc<Delivery>,
     tensors: Vec<Restored>,
     reorders: Vec<gather::Reorder>,
+    assembly: Option<Assembly>,
+}
+
+/// A tensor that is wanted, what the archive has of it, the box, and how many bytes that is.
+struct Picked<'a> {
+    want: &'a Want,
+    tensor: &'a ArchivedTensor,
+    extent: Extent,
+    bytes: u64,
+}
+
+impl Picked<'_> {
+    fn inside_byte(&self, archive: &Archive) -> ArchiveError {
+        ArchiveError::InsideByte {
+            path: archive.path().to_owned(),
+            tensor: self.want.tensor.as_str().into(),
+            dtype: self.tensor.dtype,
+            wanted: self.extent.clone(),
+        }
+    }
+
+    /// The parts that hold some of it.
+    fn parts(&self) -> impl Iterator<Item = &ArchivedPart> {
+        let parts = self.tensor.parts.iter();
+        parts.filter(|part| part.extent.intersect(&self.extent).is_some())
+    }
+
+    /// The runs that a part shares with it.
+    fn runs(&self, part: &ArchivedPart, archive: &Archive) -> Result<Runs, ArchiveError> {
+        Runs::between(&part.extent, &self.extent, self.tensor.dtype)
+            .ok_or_else(|| self.inside_byte(archive))
+    }
+
+    fn restored(self, bytes: Region) -> Restored {
+        Restored {
+            name: self.want.tensor.clone(),
+            dtype: self.tensor.dtype,
+            global_shape: self.tensor.shape.clone(),
+            extent: self.extent,
+            bytes,
+        }
+    }
 }
 
 /// Where the bytes of one want go.
@@ -239,78 +290,117 @@ impl Archive {
         wants: &[Want],
         options: RestoreOptions,
     ) -> Result<Reading, ArchiveError> {
-        let picked: Vec<(&Want, &ArchivedTensor, Extent)> = wants
+        let picked: Vec<Picked<'_>> = wants
             .iter()
             .map(|want| {
-                self.wanted(want)
-                    .map(|(tensor, extent)| (want, tensor, extent))
+                let (tensor, extent) = self.wanted(want)?;
+                let mut picked = Picked {
+                    want,
+                    tensor,
+                    extent,
+                    bytes: 0,
+                };
+                let bytes = tensor.dtype.bytes_of(&picked.extent.shape);
+                picked.bytes = bytes.map_err(|_| picked.inside_byte(self))?;
+                Ok(picked)
             })
-            .collect::<Result<_, _>>()?;
-        let sizes: Vec<u64> = picked
-            .iter()
-            .map(|(want, tensor, extent)| {
-                tensor
-                    .dtype
-                    .bytes_of(&extent.shape)
-                    .map_err(|_| ArchiveError::InsideByte {
-                        path: self.path().to_owned(),
-                        tensor: want.tensor.as_str().into(),
-                        dtype: tensor.dtype,
-                        wanted: extent.clone(),
-                    })
-            })
-            .collect::<Result<_, _>>()?;
-        let slots = slots(&sizes)?;
+            .collect::<Result<_, ArchiveError>>()?;
+        match &options.to {
+            To::Host(node) => self.restore_to_host(engine, picked, &options, *node),
+            To::Gpu(gpu) => self.restore_to_gpu(engine, picked, &options, gpu),
+        }
+    }
+
+    fn restore_to_host(
+        &self,
+        engine: &Engine,
+        picked: Vec<Picked<'_>>,
+        options: &RestoreOptions,
+        node: Option<NumaNode>,
+    ) -> Result<Reading, ArchiveError> {
+        let sizes: Vec<u64> = picked.iter().map(|picked| picked.bytes).collect();
+        let slots = slots(&sizes, node)?;
         let mut plan = Plan::new(self, options.check);
         let mut reorders = Vec::new();
-        for (number, ((want, tensor, extent), slot)) in picked.iter().zip(&slots).enumerate() {
-            for part in &tensor.parts {
-                let Some(_) = part.extent.intersect(extent) else {
-                    continue;
-                };
-                let inside_byte = || ArchiveError::InsideByte {
-                    path: self.path().to_owned(),
-                    tensor: want.tensor.as_str().into(),
-                    dtype: tensor.dtype,
-                    wanted: extent.clone(),
-                };
+        for (number, (picked, slot)) in picked.iter().zip(&slots).enumerate() {
+            for part in picked.parts() {
                 if let Some(strides) = &part.strides {
                     let raw = (part.range.end - part.range.start) as usize;
                     let memory = Memory::host(raw, None)?;
                     let (landing, runs) = (plan.land(&memory, 0..raw), Runs::flat(raw as u64));
-                    plan.need(&want.tensor, part, landing, runs);
+                    plan.need(&picked.want.tensor, part, Some(landing), runs);
                     reorders.push(gather::Reorder {
                         raw: Region::new(memory, 0..raw),
                         part: part.extent.clone(),
                         strides: strides.clone(),
-                        dtype: tensor.dtype,
+                        dtype: picked.tensor.dtype,
                         into: number,
                     });
                 } else {
-                    let runs = Runs::between(&part.extent, extent, tensor.dtype)
-                        .ok_or_else(inside_byte)?;
+                    let runs = picked.runs(part, self)?;
                     let landing = plan.land(&slot.memory, slot.range.clone());
-                    plan.need(&want.tensor, part, landing, runs);
+                    plan.need(&picked.want.tensor, part, Some(landing), runs);
                 }
             }
         }
-        let tensors = picked
-            .into_iter()
-            .zip(slots)
-            .map(|((want, tensor, extent), slot)| Restored {
-                name: want.tensor.clone(),
-                dtype: tensor.dtype,
-                global_shape: tensor.shape.clone(),
-                extent,
-                bytes: Region::new(slot.memory, slot.range),
-            })
+        let placed = picked.into_iter().zip(slots);
+        let tensors = placed
+            .map(|(picked, slot)| picked.restored(Region::new(slot.memory, slot.range)))
             .collect();
-        let (transfer, delivery) = plan.start(engine, options.policy)?;
+        let (transfer, delivery, _) = plan.start(engine, options.policy, None)?;
         Ok(Reading {
             transfer,
             delivery,
             tensors,
             reorders,
+            assembly: None,
+        })
+    }
+
+    fn restore_to_gpu(
+        &self,
+        engine: &Engine,
+        picked: Vec<Picked<'_>>,
+        options: &RestoreOptions,
+        gpu: &Arc<Gpu>,
+    ) -> Result<Reading, ArchiveError> {
+        let mut plan = Plan::new(self, options.check);
+        let mut composed = Vec::with_capacity(picked.len());
+        for picked in &picked {
+            let mut sources = Vec::new();
+            for part in picked.parts() {
+                let (all, runs) = match part.strides {
+                    Some(_) => (Runs::flat(part.range.end - part.range.start), None),
+                    None => {
+                        let runs = picked.runs(part, self)?;
+                        (runs.clone(), Some(runs))
+                    }
+                };
+                plan.need(&picked.want.tensor, part, None, all);
+                let part = part.clone();
+                sources.push(Needed { part, runs });
+            }
+            composed.push(Composed {
+                bytes: picked.bytes as usize,
+                sources,
+            });
+        }
+        let nothing = Region::zeroed(0, None)?;
+        let tensors = picked
+            .into_iter()
+            .map(|picked| picked.restored(nothing.clone()))
+            .collect();
+        let (transfer, delivery, stretches) = plan.start(engine, options.policy, Some(gpu))?;
+        Ok(Reading {
+            transfer,
+            delivery,
+            tensors,
+            reorders: Vec::new(),
+            assembly: Some(Assembly {
+                gpu: Arc::clone(gpu),
+                composed,
+                stretches,
+            }),
         })
     }
 
@@ -326,12 +416,13 @@ impl Archive {
                 plan.look(name, part);
             }
         }
-        let (transfer, delivery) = plan.start(engine, policy)?;
+        let (transfer, delivery, _) = plan.start(engine, policy, None)?;
         Ok(Reading {
             transfer,
             delivery,
             tensors: Vec::new(),
             reorders: Vec::new(),
+            assembly: None,
         })
     }
 }
@@ -364,9 +455,15 @@ impl Reading {
     /// # Errors
     /// When anything is damaged or cannot be read; no tensor is given out then.
     pub fn wait(mut self) -> Result<Restoration, ArchiveError> {
-        let receipt = self.finish()?;
+        let (regions, mut receipt) = self.finish()?;
         if let Some(fault) = self.delivery.faults().into_iter().next() {
             return Err(fault);
+        }
+        if let Some(assembly) = self.assembly.take() {
+            let staged = assembly.run(&regions, &mut self.tensors)?;
+            if let Some(receipt) = &mut receipt {
+                receipt.bounced += staged;
+            }
         }
         for reorder in std::mem::take(&mut self.reorders) {
             let Some(tensor) = self.tensors.get(reorder.into) else {
@@ -387,7 +484,7 @@ impl Reading {
     /// # Errors
     /// When something cannot be read at all.
     pub fn verdict(mut self) -> Result<Verified, ArchiveError> {
-        let receipt = self.finish()?;
+        let (_, receipt) = self.finish()?;
         Ok(Verified {
             faults: self.delivery.faults(),
             checked: self.delivery.checked(),
@@ -396,16 +493,19 @@ impl Reading {
         })
     }
 
-    fn finish(&mut self) -> Result<Option<Receipt>, ArchiveError> {
+    fn finish(&mut self) -> Result<(Vec<Region>, Option<Receipt>), ArchiveError> {
         match self.transfer.take() {
-            Some(transfer) => Ok(Some(transfer.wait()?.receipt)),
-            None => Ok(None),
+            Some(transfer) => {
+                let loaded = transfer.wait()?;
+                Ok((loaded.regions, Some(loaded.receipt)))
+            }
+            None => Ok((Vec::new(), None)),
         }
     }
 }
 
 /// Memory for tensors of these sizes.
-fn slots(sizes: &[u64]) -> Result<Vec<Slot>, ArchiveError> {
+fn slots(sizes: &[u64], node: Option<NumaNode>) -> Result<Vec<Slot>, ArchiveError> {
     let all = sizes
         .iter()
         .fold(0u64, |all, size| all.saturating_add(*size));
@@ -418,7 +518,7 @@ fn slots(sizes: &[u64]) -> Result<Vec<Slot>, ArchiveError> {
         .filter(small)
         .map(|size| size.next_multiple_of(ALIGNMENT))
         .sum();
-    let shared = Memory::host(shared as usize, None)?;
+    let shared = Memory::host(shared as usize, node)?;
     let mut at = 0;
     let slot = |size: &u64| {
         let length = *size as usize;
@@ -431,7 +531,7 @@ fn slots(sizes: &[u64]) -> Result<Vec<Slot>, ArchiveError> {
             });
         }
         Ok(Slot {
-            memory: Memory::host(length, None)?,
+            memory: Memory::host(length, node)?,
             range: 0..length,
         })
     };
@@ -479,8 +579,8 @@ impl<'a> Plan<'a> {
             })
     }
 
-    /// Has these runs of a part copied to a landing.
-    fn need(&mut self, tensor: &str, part: &ArchivedPart, landing: usize, runs: Runs) {
+    /// Has these runs of a part read, and copied to a landing, if any.
+    fn need(&mut self, tensor: &str, part: &ArchivedPart, landing: Option<usize>, runs: Runs) {
         if part.range.is_empty() || runs.is_empty() {
             return;
         }
@@ -496,7 +596,8 @@ impl<'a> Plan<'a> {
             }
             ranges.push(range);
         }
-        self.placement(tensor, part).copies.push((landing, runs));
+        let copies = landing.map(|landing| (landing, runs));
+        self.placement(tensor, part).copies.extend(copies);
     }
 
     /// Has all of a part read and checked.
@@ -506,20 +607,22 @@ impl<'a> Plan<'a> {
         self.placement(tensor, part);
     }
 
+    /// Starts the reading, into a GPU's memory or past a sink; answers also what of which files is read.
     fn start(
         self,
         engine: &Engine,
         policy: Policy,
-    ) -> Result<(Option<Transfer>, Arc<Delivery>), ArchiveError> {
+        gpu: Option<&Arc<Gpu>>,
+    ) -> Result<Started, ArchiveError> {
         let mut pieces = Vec::new();
-        let mut file_of_piece = Vec::new();
+        let mut stretches = Vec::new();
         for (file, ranges) in self.ranges {
             let Some(opened) = self.archive.files.get(file) else {
                 continue;
             };
             let source = opened.source()?;
             for range in merged(ranges) {
-                file_of_piece.push(file);
+                stretches.push((file, range.clone()));
                 pieces.push(Piece {
                     source: Arc::clone(&source),
                     range,
@@ -527,25 +630,41 @@ impl<'a> Plan<'a> {
             }
         }
         let paths = self.archive.files.iter().map(|file| file.path.clone());
+        let checks = self.placements.values().any(|p| p.sums.is_some());
         let delivery = Arc::new(Delivery::new(
             paths.collect(),
-            file_of_piece,
+            stretches.iter().map(|(file, _)| *file).collect(),
             self.placements.into_values().collect(),
             self.landings,
         ));
         if pieces.is_empty() {
-            return Ok((None, delivery));
+            return Ok((None, delivery, stretches));
         }
         let from = Place::File(self.archive.path().display().to_string());
-        let sink: Arc<Delivery> = Arc::clone(&delivery);
+        let sink: Arc<dyn Sink> = Arc::clone(&delivery) as _;
+        let (destination, watch) = match gpu {
+            None => (Destination::Transit(Some(sink)), None),
+            Some(gpu) => {
+                if !checks {
+                    delivery.skip_all();
+                }
+                let destination = Destination::Gpu(Arc::clone(gpu));
+                (destination, checks.then_some(sink))
+            }
+        };
         let transfer = engine.load(Request {
-            destination: Destination::Transit(Some(sink)),
+            destination,
             policy,
+            watch,
             ..Request::to_host(from, pieces)
         })?;
-        Ok((Some(transfer), delivery))
+        Ok((Some(transfer), delivery, stretches))
     }
 }
+
+/// A transfer that was started, if there is anything to read; who looks at the bytes; and what of which files
+/// is read.
+type Started = (Option<Transfer>, Arc<Delivery>, Vec<(usize, Range<u64>)>);
 
 /// Ascending ranges that lie further apart than a drive's block.
 fn merged(mut ranges: Vec<Range<u64>>) -> Vec<Range<u64>> {

@@ -25,8 +25,10 @@ use crate::engine::Engine;
 use crate::memory::Region;
 
 mod background;
+mod staging;
 
 use background::{Background, Finished};
+use staging::Staging;
 
 /// One staging buffer, in bytes: a multiple of the checksums' grid.
 pub const SLAB: u64 = 32 << 20;
@@ -88,8 +90,7 @@ pub struct Saver {
     rank: RankSlice,
     settings: SaverSettings,
     disk: Disk,
-    /// Staging buffers of earlier saves.
-    pool: Vec<Region>,
+    staging: Staging,
     running: Option<Running>,
 }
 
@@ -165,6 +166,7 @@ pub struct Pending {
     step: u64,
     outcome: Arc<Outcome>,
     stall_seconds: f64,
+    fresh_bytes: Bytes,
 }
 
 impl Pending {
@@ -192,6 +194,7 @@ impl Pending {
         let result = self.outcome.take();
         let mut receipt = result.unwrap_or(Err(SaveError::ThreadDied { step: self.step }))?;
         receipt.stall_seconds = self.stall_seconds;
+        receipt.fresh_bytes = self.fresh_bytes;
         receipt.waited_seconds = waited.elapsed().as_secs_f64();
         Ok(receipt)
     }
@@ -217,7 +220,7 @@ impl Saver {
             rank,
             disk: Disk::new(settings.witness.clone()),
             settings,
-            pool: Vec::new(),
+            staging: Staging::new(),
             running: None,
         })
     }
@@ -250,6 +253,25 @@ impl Saver {
         self.begin(step, state, u64::MAX)
     }
 
+    /// Begins to make memory ready for copies of such a state, as much as the budget allows, in the
+    /// background: the first save then stalls its caller no longer than the next ones do. Fresh memory
+    /// can cost many times the copy into it.
+    ///
+    /// # Errors
+    /// What is wrong with the state.
+    pub fn prepare(&mut self, state: &State<'_>) -> Result<(), SaveError> {
+        state.check()?;
+        let image = Image::new(state.mine(self.rank.rank(), self.rank.ranks()), 0)?;
+        self.staging.prepare(self.slabs(&image, u64::MAX));
+        Ok(())
+    }
+
+    /// How many buffers a save takes.
+    fn slabs(&self, image: &Image<'_>, most: u64) -> usize {
+        let budget = self.settings.staging.0 / SLAB;
+        budget.min(image.len().div_ceil(SLAB)).min(most) as usize
+    }
+
     /// Begins a save with at most so many buffers.
     fn begin(&mut self, step: u64, state: &State<'_>, most: u64) -> Result<Pending, SaveError> {
         let began = Instant::now();
@@ -257,11 +279,12 @@ impl Saver {
         state.check()?;
         let image = Image::new(state.mine(self.rank.rank(), self.rank.ranks()), step)?;
         let outcome = Arc::new(Outcome::default());
-        let slabs = (self.settings.staging.0 / SLAB)
-            .min(image.len().div_ceil(SLAB))
-            .min(most) as usize;
+        let slabs = self.slabs(&image, most);
+        let there = self.staging.ready();
+        let fresh = Bytes(slabs.saturating_sub(there) as u64 * SLAB);
+        self.staging.prepare(slabs);
         let (filled, to_write) = mpsc::sync_channel(slabs.max(1));
-        let (written, free) = mpsc::sync_channel(slabs.max(1) + self.pool.len());
+        let (written, free) = mpsc::sync_channel(slabs.max(1) + there);
         let job = Background {
             terms: Terms {
                 root: self.root.clone(),
@@ -306,6 +329,7 @@ impl Saver {
             step,
             outcome,
             stall_seconds: began.elapsed().as_secs_f64(),
+            fresh_bytes: fresh,
         })
     }
 
@@ -322,10 +346,7 @@ impl Saver {
         while at < image.len() {
             let buffer = if taken < slabs {
                 taken += 1;
-                match self.pool.pop() {
-                    Some(buffer) => Some(buffer),
-                    None => Some(Region::zeroed(SLAB as usize, None)?),
-                }
+                Some(self.staging.take()?)
             } else {
                 free.recv().ok()
             };
@@ -350,7 +371,7 @@ impl Saver {
             }
             at += length as u64;
         }
-        self.pool.extend(free.try_iter());
+        self.staging.give_back(free.try_iter());
         Ok(())
     }
 
@@ -363,7 +384,7 @@ impl Saver {
             return Ok(());
         };
         if let Ok(pool) = running.thread.join() {
-            self.pool.extend(pool);
+            self.staging.give_back(pool);
         }
         // The receipt of a success that nobody waited for is still there for whoever waits later.
         let mut slot = running.outcome.slot();

@@ -188,7 +188,7 @@ impl<I: Io> Worker<'_, I> {
 
     /// A chunk lies in the GPU's memory: it is counted, and looked at there if somebody asked.
     fn in_place(&mut self, chunk: Chunk, target: Target, slot: Option<usize>) {
-        let back = match self.job.wants_digests() {
+        let back = match self.job.wants_digests() || self.job.sink.is_some() {
             true => self.read_back(&chunk, &target),
             false => Ok(()),
         };

@@ -38,15 +38,10 @@ impl<I: Io> Worker<'_, I> {
             return;
         }
         let fresh = self.job.fresh();
-        let huge = fresh.take_huge();
-        if !huge {
+        if !fresh.take_huge() {
             self.meet_slow_memory("madvise(MADV_POPULATE_WRITE)");
-            target.use_small_pages();
         }
-        let before = usage::this_thread().total();
-        target.prefault();
-        let seconds = usage::this_thread().total() - before;
-        fresh.took(huge, target.len() as u64, seconds);
+        fresh.fill(&target);
     }
 
     fn meet_slow_memory(&mut self, at: &str) {

@@ -105,6 +105,7 @@ impl Background {
             tensor_bytes,
             file_bytes: written.file_bytes,
             stall_seconds: 0.0,
+            fresh_bytes: Bytes(0),
             waited_seconds: 0.0,
             background_seconds,
             write_seconds: written.write_seconds,

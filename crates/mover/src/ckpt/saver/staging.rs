@@ -1,0 +1,152 @@
+//! Buffers for copies of tensors: those of earlier saves, and new ones, which threads of their own make
+//! ready, because fresh memory can cost more than the copy into it.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::mpsc::{self, Receiver, Sender};
+
+use super::SLAB;
+use crate::job::FreshMemory;
+use crate::memory::{Memory, MemoryError, Region};
+
+/// Threads that make buffers ready at a time. More would wait for each other in the kernel.
+const MOST_MAKERS: usize = 8;
+
+type Made = Result<Region, MemoryError>;
+
+/// Buffers of [`SLAB`] bytes.
+pub(super) struct Staging {
+    idle: Vec<Region>,
+    coming: Vec<Coming>,
+    /// What fresh memory has been found to cost here.
+    fresh: Arc<FreshMemory>,
+}
+
+/// Buffers that are being made.
+struct Coming {
+    left: usize,
+    ready: Receiver<Made>,
+}
+
+impl Staging {
+    pub(super) fn new() -> Self {
+        Self {
+            idle: Vec::new(),
+            coming: Vec::new(),
+            fresh: Arc::default(),
+        }
+    }
+
+    /// Begins to make as many buffers ready as are missing until there are so many. Where no thread can be
+    /// had, [`Staging::take`] makes them.
+    pub(super) fn prepare(&mut self, buffers: usize) {
+        let coming: usize = self.coming.iter().map(|coming| coming.left).sum();
+        let missing = buffers.saturating_sub(self.ready() + coming);
+        let cores = std::thread::available_parallelism().map_or(1, usize::from);
+        let (made, ready) = mpsc::channel();
+        let left = Arc::new(AtomicUsize::new(missing));
+        for _ in 0..cores.min(MOST_MAKERS).min(missing) {
+            let (made, left) = (made.clone(), Arc::clone(&left));
+            let fresh = Arc::clone(&self.fresh);
+            let body = move || make(&left, &fresh, &made);
+            let name = "crowfly-staging".into();
+            if std::thread::Builder::new().name(name).spawn(body).is_err() {
+                break;
+            }
+        }
+        let left = missing;
+        self.coming.push(Coming { left, ready });
+    }
+
+    /// How many there are without waiting.
+    pub(super) fn ready(&mut self) -> usize {
+        for coming in &mut self.coming {
+            while let Ok(made) = coming.ready.try_recv() {
+                coming.left = coming.left.saturating_sub(1);
+                self.idle.extend(made);
+            }
+        }
+        self.coming.retain(|coming| coming.left > 0);
+        self.idle.len()
+    }
+
+    /// A buffer: an idle one, the next that comes, or a new one.
+    ///
+    /// # Errors
+    /// When the kernel gives no memory.
+    pub(super) fn take(&mut self) -> Made {
+        if let Some(buffer) = self.idle.pop() {
+            return Ok(buffer);
+        }
+        while let Some(coming) = self.coming.first_mut() {
+            if coming.left > 0
+                && let Ok(made) = coming.ready.recv()
+            {
+                coming.left -= 1;
+                return made;
+            }
+            self.coming.remove(0);
+        }
+        fresh(&self.fresh)
+    }
+
+    /// Takes buffers back.
+    pub(super) fn give_back(&mut self, buffers: impl IntoIterator<Item = Region>) {
+        self.idle.extend(buffers);
+    }
+}
+
+/// Makes buffers until enough are made or nobody wants them any more.
+fn make(left: &AtomicUsize, fresh_memory: &FreshMemory, made: &Sender<Made>) {
+    let one = |left: usize| left.checked_sub(1);
+    while left
+        .fetch_update(Ordering::Relaxed, Ordering::Relaxed, one)
+        .is_ok()
+    {
+        if made.send(fresh(fresh_memory)).is_err() {
+            return;
+        }
+    }
+}
+
+/// A new buffer, all of whose pages are there.
+fn fresh(fresh: &FreshMemory) -> Made {
+    let memory = Memory::host(SLAB as usize, None)?;
+    fresh.fill(&memory.target(0..SLAB as usize));
+    Ok(Region::new(memory, 0..SLAB as usize))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn buffers_that_were_asked_for_come_and_those_that_were_given_back_come_first() {
+        let mut staging = Staging::new();
+        assert_eq!(staging.ready(), 0);
+        staging.prepare(1);
+        staging.prepare(2);
+        staging.prepare(1);
+        let mut first = staging.take().expect("memory");
+        first.as_mut_slice().expect("plain")[0] = 7;
+        let second = staging.take().expect("memory");
+        assert_eq!((second.len() as u64, staging.ready()), (SLAB, 0));
+        assert!(staging.coming.is_empty(), "two were asked for, and no more");
+        let third = staging.take().expect("made on the spot");
+        staging.give_back([second, third, first]);
+        staging.prepare(3);
+        assert_eq!(staging.ready(), 3);
+        assert!(staging.coming.is_empty());
+        let again = staging.take().expect("there");
+        assert_eq!(again.as_slice().expect("plain")[0], 7);
+    }
+
+    #[test]
+    fn whoever_makes_buffers_for_nobody_stops() {
+        let (made, ready) = mpsc::channel();
+        drop(ready);
+        let left = AtomicUsize::new(3);
+        make(&left, &FreshMemory::default(), &made);
+        assert_eq!(left.load(Ordering::Relaxed), 2);
+    }
+}
