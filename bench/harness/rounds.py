@@ -1,13 +1,15 @@
-"""Interleaved rounds: every contender once a round, so that drift and neighbours meet all of them."""
+"""Interleaved rounds: every contender once a round, in an order that changes, so that drift, neighbours and what the
+one before leaves behind meet all of them."""
 
 from __future__ import annotations
 
 import os
+import random
 import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from . import cache, process
+from . import cache, calm, memory, process
 from .contenders.contender import Arena, Contender, Failed, Reading, Setting
 from .process import Finished
 
@@ -15,6 +17,17 @@ COLD = "cold"
 WARM = "warm"
 ERROR_CHARACTERS = 400
 Progress = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class Conditions:
+    """What is seen to before each run."""
+
+    level: bool = False
+    """Memory is touched and given back; see memory.py."""
+
+    calm_s: float = 0
+    """How long to wait for a machine that does little else."""
 
 
 @dataclass(frozen=True)
@@ -32,6 +45,9 @@ class Sample:
     """Share of the input in the page cache when the run began, as the kernel said."""
 
     load_average: float
+    busy_before: float
+    """Share of the processors' time that others took just before the run."""
+
     exit_code: int
     process_wall_s: float
     process_cpu_s: float
@@ -46,12 +62,14 @@ def play(
     chosen: dict[str, Setting],
     rounds: int,
     progress: Progress,
+    conditions: Conditions = Conditions(),
 ) -> list[Sample]:
     """`rounds` rounds of all contenders at their chosen settings."""
     samples = []
     for number in range(rounds):
-        for position, contender in enumerate(rotated(contenders, number)):
-            sample = run_once(contender, arena, chosen[contender.name], state, number, position)
+        for position, contender in enumerate(shuffled(contenders, number)):
+            setting = chosen[contender.name]
+            sample = run_once(contender, arena, setting, state, number, position, conditions)
             samples.append(sample)
             progress(f"  round {number + 1}/{rounds} {describe(sample)}")
     return samples
@@ -72,6 +90,11 @@ def tune(
     return min(contender.settings, key=lambda one: _cost(samples, one)), samples
 
 
+def shuffled(items: Sequence, seed: int) -> list:
+    """The items in an order that the seed decides: nobody has the same predecessor in every round."""
+    return random.Random(seed).sample(items, len(items))
+
+
 def rotated(items: Sequence, by: int) -> list:
     """The items, beginning `by` places further on."""
     by %= max(1, len(items))
@@ -79,9 +102,19 @@ def rotated(items: Sequence, by: int) -> list:
 
 
 def run_once(
-    contender: Contender, arena: Arena, setting: Setting, state: str, number: int, position: int
+    contender: Contender,
+    arena: Arena,
+    setting: Setting,
+    state: str,
+    number: int,
+    position: int,
+    conditions: Conditions = Conditions(),
 ) -> Sample:
     inputs = contender.inputs(arena)
+    busy = calm.await_calm(conditions.calm_s)
+    if conditions.level:
+        cache.make_cold(inputs)
+        memory.level(arena.data_bytes)
     resident = cache.make_cold(inputs) if state == COLD else cache.make_warm(inputs)
     load_average = os.getloadavg()[0]
     finished = process.run(contender.command(arena, setting))
@@ -94,6 +127,7 @@ def run_once(
         cache=state,
         resident_before=resident,
         load_average=load_average,
+        busy_before=busy,
         exit_code=finished.exit_code,
         process_wall_s=finished.wall_s,
         process_cpu_s=finished.cpu_s,

@@ -32,8 +32,9 @@ pub(crate) const MAX_LEVEL: usize = 32;
 const MAX_RINGS: usize = 4;
 /// Workers that block in their requests, where io_uring cannot be used.
 const MAX_BLOCKING: usize = 16;
-/// Workers that wait for the page cache to fill, in which each has one read under way.
-const MAX_FILLING: usize = 8;
+/// Workers that wait for the page cache to fill, in which each has a read or two of two megabytes under way: at
+/// least so many, and at most.
+const FILLING: (usize, usize) = (4, 8);
 /// The least of a file that is not cached to have its pages mapped. The kernel reads on for up to
 /// two huge pages past the end of what is asked for, which of less would be too much.
 const LEAST_MAPPED: u64 = 32 << 20;
@@ -274,7 +275,7 @@ impl Engine {
         let blocking =
             forced || (direct && uring::refusal().is_some()) || (!direct && cold_copies());
         let most = if filling {
-            MAX_FILLING
+            cores.clamp(FILLING.0, FILLING.1)
         } else if blocking {
             MAX_BLOCKING
         } else {

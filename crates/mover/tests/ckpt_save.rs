@@ -486,7 +486,7 @@ fn given_one_flipped_bit_restoring_names_the_tensor_and_verifying_names_only_it(
     let engine = Engine::default();
     let options = RestoreOptions::default();
     let reading = archive
-        .restore(&engine, &archive.everything(), options)
+        .restore(&engine, &archive.everything(), options.clone())
         .expect("starts");
     let error = reading.wait().expect_err("damaged");
     assert_eq!(error.code(), "data-differs");

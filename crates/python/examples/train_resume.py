@@ -8,6 +8,7 @@ that nobody killed. Training waits only while its tensors are copied; the line o
 
 import argparse
 import hashlib
+from typing import Any
 
 import torch
 
@@ -50,6 +51,10 @@ def main() -> None:
     torch.manual_seed(11)
     model, optimizer = model_and_optimizer()
     done = 0
+
+    def state() -> dict[str, Any]:
+        return {"model": model.state_dict(), "optimizer": optimizer.state_dict(), "rng": torch.get_rng_state()}
+
     with Checkpointer(options.folder, keep=2) as saver:
         restored = saver.restore_latest()
         if restored is not None:
@@ -60,13 +65,12 @@ def main() -> None:
             print(f"resumed at step {done}", flush=True)
         for step in range(done + 1, options.steps + 1):
             loss = train_one_step(model, optimizer)
+            if step == done + 1:
+                # From the first step on the optimizer has a state. While the next ones train, memory for a copy of it
+                # all is made ready.
+                saver.prepare(state())
             if step % options.every == 0:
-                state = {
-                    "model": model.state_dict(),
-                    "optimizer": optimizer.state_dict(),
-                    "rng": torch.get_rng_state(),
-                }
-                pending = saver.save_async(step, state)
+                pending = saver.save_async(step, state())
                 print(f"step {step}: loss {loss:.4f}, stall {pending.stall_seconds * 1e3:.2f} ms", flush=True)
     print(f"weights {digest(model)}")
 

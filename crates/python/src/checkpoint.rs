@@ -21,6 +21,7 @@ use serde::Serialize;
 use serde_json::Value;
 
 use crate::borrow::Borrowed;
+use crate::device::Device;
 use crate::engine::parsed;
 use crate::fault::Fault;
 use crate::layout;
@@ -98,33 +99,9 @@ impl Saver {
     ) -> PyResult<Saving> {
         let objects: BTreeMap<String, Value> =
             serde_json::from_str(objects).map_err(|error| Fault::usage(error.to_string()))?;
-        let mut held = Vec::with_capacity(entries.len());
-        for (name, array, meant, place, replicated) in entries {
-            let mut borrowed = Borrowed::of(&name, &array)?;
-            if let Some((dtype, shape)) = meant {
-                borrowed.mean(&name, &dtype, shape)?;
-            }
-            held.push((name, borrowed, place, replicated));
-        }
-        let tensors = held.iter().map(|(name, borrowed, place, replicated)| {
-            let whole = TensorPart::whole(name, borrowed.dtype, &borrowed.shape, borrowed.bytes());
-            match place {
-                None => TensorPart {
-                    replicated: *replicated,
-                    ..whole
-                },
-                Some((global_shape, offset)) => TensorPart {
-                    global_shape,
-                    offset,
-                    replicated: *replicated,
-                    ..whole
-                },
-            }
-        });
-        let state = State {
-            tensors: tensors.collect(),
-            objects,
-        };
+        let held = held(entries)?;
+        let tensors = held.iter().map(Held::part).collect();
+        let state = State { tensors, objects };
         let pending = py.detach(|| lock(&self.0).save_async(step, &state));
         let pending = pending.map_err(Fault::from)?;
         Ok(Saving {
@@ -134,10 +111,69 @@ impl Saver {
         })
     }
 
+    /// Begins to make memory ready for copies of such tensors, in the background.
+    fn prepare(&self, py: Python<'_>, entries: Vec<Entry<'_>>) -> PyResult<()> {
+        let held = held(entries)?;
+        let tensors = held.iter().map(Held::part).collect();
+        let objects = BTreeMap::new();
+        let state = State { tensors, objects };
+        let prepared = py.detach(|| lock(&self.0).prepare(&state));
+        Ok(prepared.map_err(Fault::from)?)
+    }
+
+    /// Bytes of memory for copies that is there, without what a save in the background holds.
+    #[getter]
+    fn ready(&self, py: Python<'_>) -> u64 {
+        py.detach(|| lock(&self.0).ready().0)
+    }
+
     /// Waits for a save in the background, and raises its error unless somebody has heard of it.
     fn settle(&self, py: Python<'_>) -> PyResult<()> {
         Ok(py.detach(|| lock(&self.0).settle()).map_err(Fault::from)?)
     }
+}
+
+/// A part of a tensor, as long as its memory is borrowed.
+struct Held {
+    name: String,
+    borrowed: Borrowed,
+    place: Option<(Vec<u64>, Vec<u64>)>,
+    replicated: bool,
+}
+
+impl Held {
+    fn part(&self) -> TensorPart<'_> {
+        let borrowed = &self.borrowed;
+        let mut part = TensorPart::whole(
+            &self.name,
+            borrowed.dtype,
+            &borrowed.shape,
+            borrowed.bytes(),
+        );
+        part.replicated = self.replicated;
+        if let Some((global_shape, offset)) = &self.place {
+            (part.global_shape, part.offset) = (global_shape, offset);
+        }
+        part
+    }
+}
+
+fn held(entries: Vec<Entry<'_>>) -> PyResult<Vec<Held>> {
+    let held = entries
+        .into_iter()
+        .map(|(name, array, meant, place, replicated)| {
+            let mut borrowed = Borrowed::of(&name, &array)?;
+            if let Some((dtype, shape)) = meant {
+                borrowed.mean(&name, &dtype, shape)?;
+            }
+            Ok(Held {
+                name,
+                borrowed,
+                place,
+                replicated,
+            })
+        });
+    held.collect()
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -237,6 +273,24 @@ impl Archive {
         }
     }
 
+    /// How many ranks saved it, of a checkpoint that crowfly saved.
+    #[getter]
+    fn world(&self) -> Option<u32> {
+        match self.0.format() {
+            ckpt::Format::Step { world, .. } => Some(*world),
+            _ => None,
+        }
+    }
+
+    /// Where each of the parts begins that a tensor was saved in, and its shape.
+    fn parts(&self, name: &str) -> Vec<(Vec<u64>, Vec<u64>)> {
+        let parts = self.0.get(name).map(|tensor| &tensor.parts);
+        let extents = parts.into_iter().flatten().map(|part| &part.extent);
+        extents
+            .map(|extent| (extent.offset.clone(), extent.shape.clone()))
+            .collect()
+    }
+
     /// One word for the format.
     #[getter]
     fn format(&self) -> &'static str {
@@ -270,15 +324,22 @@ impl Archive {
         Ok(json(self.0.paths())?)
     }
 
-    /// Starts reading tensors, or of each the part that a rank has of it when it is cut along a dimension.
+    /// Starts reading tensors, or of each the part that a rank has of it when it is cut along a dimension, into
+    /// the memory of a device.
     fn restore(
         &self,
         py: Python<'_>,
         wants: Vec<Wanted>,
         check: bool,
         policy: &str,
+        device: &str,
     ) -> PyResult<Restoring> {
         let policy = parsed(policy)?;
+        let device: Device = device.parse()?;
+        let to = py.detach(|| {
+            let file = self.0.files().first().map_or(self.0.path(), |f| &f.path);
+            device.of_tensors(file, policy)
+        })?;
         let reading = py.detach(|| {
             let wants: Vec<Want> = wants
                 .into_iter()
@@ -288,7 +349,7 @@ impl Archive {
                     (None, None) => Ok(Want::whole(name)),
                 })
                 .collect::<Result<_, _>>()?;
-            let options = RestoreOptions { check, policy };
+            let options = RestoreOptions { check, policy, to };
             self.0.restore(&Engine::default(), &wants, options)
         });
         Ok(Restoring::of(reading.map_err(Fault::from)?))

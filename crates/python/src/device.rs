@@ -6,7 +6,7 @@ use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use crowfly_machine::trial::Trial;
-use crowfly_mover::gpu::{DeviceMemory, Gpu};
+use crowfly_mover::gpu::{DeviceMemory, Gpu, To};
 use crowfly_mover::{Destination, MemoryError, Region};
 use crowfly_route::obstacle::Obstacle;
 use crowfly_route::place::Place;
@@ -74,6 +74,21 @@ impl Device {
             Self::Place(other) => {
                 let what = format!("a load cannot end in {other}");
                 Err(Fault::usage(what).hint("choose cpu, cuda:N, gpu:N, host:NODE or peer:ADDRESS"))
+            }
+        }
+    }
+
+    /// Where there tensors are put that do not come by one load, of files like `file`.
+    ///
+    /// # Errors
+    /// With all that stands in the way; and of places that only a load can end in.
+    pub fn of_tensors(&self, file: &Path, policy: Policy) -> Result<To, Fault> {
+        match self.destination(file, policy)? {
+            Destination::Host(node) => Ok(To::Host(node)),
+            Destination::Gpu(gpu) => Ok(To::Gpu(gpu)),
+            _ => {
+                let what = format!("a restore cannot end in {self}");
+                Err(Fault::usage(what).hint("choose cpu, cuda:N, gpu:N or host:NODE"))
             }
         }
     }

@@ -152,6 +152,70 @@ def test_parts_are_cut_anew_for_another_number_of_ranks(tmp_path, dim, now):
         assert state["seed"].tensor.tolist() == [known] and state["rank"] == known
 
 
+def box(whole, offset, shape):
+    cut = tuple(slice(begin, begin + length) for begin, length in zip(offset, shape))
+    return Part(np.ascontiguousarray(whole[cut]), whole.shape, tuple(offset))
+
+
+def boxes(whole, rows, columns):
+    """Parts of a grid that need not be even: where the cuts are along the first two dimensions."""
+    rows, columns = [0, *rows, whole.shape[0]], [0, *columns, whole.shape[1]]
+    return [
+        box(whole, (top, left, *[0] * (whole.ndim - 2)), (bottom - top, right - left, *whole.shape[2:]))
+        for top, bottom in zip(rows, rows[1:])
+        for left, right in zip(columns, columns[1:])
+    ]
+
+
+def test_parts_cut_along_two_dimensions_come_back_and_are_cut_anew_for_other_ranks(tmp_path):
+    whole = np.arange(6 * 8 * 3, dtype="i4").reshape(6, 8, 3)
+    saved = boxes(whole, [1], [5])
+    save_by_ranks(tmp_path, 1, [{"w": part} for part in saved])
+    for rank, expected in enumerate(saved):
+        found = checkpoint.restore(tmp_path, rank, 4).state["w"]
+        assert (found.offset, found.global_shape, found.dim) == (expected.offset, whole.shape, None)
+        assert np.array_equal(found.tensor, expected.tensor)
+    # The second dimension stays cut in two where that divides the ranks.
+    for now, rows, columns in ((1, 1, 1), (2, 1, 2), (3, 3, 1), (6, 3, 2), (8, 4, 2)):
+        covered = np.full(whole.shape, -1, "i4")
+        for rank in range(now):
+            found = checkpoint.restore(tmp_path, rank, now).state["w"]
+            top, left, _ = found.offset
+            assert top == min(rank // columns * -(-6 // rows), 6) and left == rank % columns * (8 // columns)
+            height, width, _ = found.tensor.shape
+            covered[top : top + height, left : left + width] = found.tensor
+        assert np.array_equal(covered, whole), now
+
+
+def test_a_part_of_another_state_says_which_box_comes_back(tmp_path):
+    whole = np.arange(5 * 7, dtype="f4").reshape(5, 7)
+    save_by_ranks(tmp_path, 1, [{"deep": [{"w": part}]} for part in boxes(whole, [2], [3])])
+    wanted = box(whole, (1, 2), (3, 4))
+    empty = Part(np.zeros((3, 4), "f4"), (5, 7), (1, 2))
+    found = checkpoint.restore(tmp_path, 0, 3, like={"deep": [{"w": empty}]}).state["deep"][0]["w"]
+    assert np.array_equal(found.tensor, wanted.tensor) and found.offset == (1, 2)
+    with pytest.raises(crowfly.errors.LayoutError) as error:
+        checkpoint.restore(tmp_path, 0, 3, like={"deep": [{"w": Part(np.zeros(3, "f4"), (5,), (1,))}]})
+    assert error.value.code == "other-shape"
+
+
+def test_memory_that_was_made_ready_before_the_first_save_is_not_waited_for(tmp_path):
+    state = {"w": np.zeros(40 << 20, "u1")}
+    unprepared = Checkpointer(tmp_path / "a")
+    assert unprepared.save(1, state).fresh_bytes >= 40 << 20
+    assert unprepared.save(2, state).fresh_bytes == 0, "the memory of the first save is used again"
+    saver = Checkpointer(tmp_path / "b")
+    assert saver.ready_bytes == 0
+    saver.prepare(state)
+    deadline = time.monotonic() + 60
+    while saver.ready_bytes < 40 << 20:
+        assert time.monotonic() < deadline, saver.ready_bytes
+        time.sleep(0.01)
+    assert saver.save_async(1, state).wait().fresh_bytes == 0
+    assert not (tmp_path / "c").exists() and Checkpointer(tmp_path / "c").prepare(state) is None
+    assert not (tmp_path / "c").exists(), "nothing is saved"
+
+
 def test_torchruns_variables_name_the_rank(tmp_path, monkeypatch):
     monkeypatch.setenv("RANK", "1")
     monkeypatch.setenv("WORLD_SIZE", "2")

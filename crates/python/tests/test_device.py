@@ -169,6 +169,101 @@ assert "dltensor" in repr(weight.__dlpack__())
     )
 
 
+def test_a_consumer_that_takes_tensors_as_cupy_does_owns_the_memory_until_it_lets_go(with_gpus, small):
+    # CuPy asks for the device, makes it the current one, and asks for a capsule with the number of its stream, 1 for the
+    # default one; an exporter that does not know a keyword gets another call without it.
+    with_gpus(
+        """
+api = ctypes.pythonapi
+api.PyCapsule_GetPointer.restype = ctypes.c_void_p
+api.PyCapsule_GetPointer.argtypes = [ctypes.py_object, ctypes.c_char_p]
+api.PyCapsule_SetName.argtypes = [ctypes.py_object, ctypes.c_char_p]
+USED = {b"dltensor": b"used_dltensor", b"dltensor_versioned": b"used_dltensor_versioned"}
+# The deleter stands behind the tensor in the old layout, and before it in the new one.
+DELETER = {b"dltensor": 56, b"dltensor_versioned": 16}
+
+class Array:
+    def __init__(self, exporter, stream, **options):
+        kind, self.device = exporter.__dlpack_device__()
+        assert kind == 2
+        capsule = exporter.__dlpack__(stream=stream, **options)
+        name = b"dltensor_versioned" if options else b"dltensor"
+        self.managed = api.PyCapsule_GetPointer(capsule, name)
+        assert api.PyCapsule_SetName(capsule, USED[name]) == 0
+        at = ctypes.c_void_p.from_address(self.managed + DELETER[name]).value
+        self.deleter = ctypes.PYFUNCTYPE(None, ctypes.c_void_p)(at)
+        self.data = ctypes.c_uint64.from_address(self.managed + (32 if options else 0)).value
+
+    def free(self):
+        self.deleter(self.managed)
+
+versioned = {"max_version": (1, 0), "dl_device": None, "copy": None}
+for stream in (1, 2, 0x7F0012345678):
+    for options in ({}, versioned):
+        weight = crowfly.load_file(sys.argv[1], device="cuda:1")["weight"]
+        array = Array(weight, stream, **options)
+        assert array.device == 1 and array.data == weight.data_ptr
+        del weight
+        gc.collect()
+        out = ctypes.create_string_buffer(24)
+        assert fake.fake_read(out, ctypes.c_uint64(array.data), ctypes.c_size_t(24)) == 0
+        assert out.raw == struct.pack("<6f", 0, 1, 2, 3, 4, 5)
+        array.free()
+        assert fake.fake_alive() == 0
+""",
+        small,
+    )
+
+
+def test_a_checkpoint_is_restored_into_the_memory_of_a_gpu_whole_cut_anew_and_damaged(with_gpus, tmp_path):
+    pytest.importorskip("numpy", reason="waived: NumPy is not installed")
+    with_gpus(
+        """
+import os
+import numpy as np
+from concurrent.futures import ThreadPoolExecutor
+from crowfly import checkpoint
+from crowfly.checkpoint import Part
+root = sys.argv[1]
+whole = np.arange(6 * 8, dtype="<i4").reshape(6, 8)
+shared = crowfly.save({"w": np.arange(5, dtype="<f8")})
+shared = crowfly.load(shared)["w"]
+def box(top, left): return np.ascontiguousarray(whole[top : top + 3, left : left + 4])
+def state(rank):
+    top, left = rank // 2 * 3, rank % 2 * 4
+    return {"w": Part(box(top, left), (6, 8), (top, left)), "shared": shared, "lr": 0.5}
+with ThreadPoolExecutor(4) as ranks:
+    list(ranks.map(lambda rank: checkpoint.save(state(rank), root, rank, 4, step=1), range(4)))
+for world, shape in ((4, (3, 4)), (1, (6, 8)), (2, (6, 4))):
+    for rank in range(world):
+        found = checkpoint.restore(root, rank, world, device="cuda:0", framework="crowfly")
+        part = found.state["w"]
+        (top, left), (height, width) = part.offset, shape
+        assert part.tensor.place == "gpu:1" and part.tensor.__dlpack_device__() == (2, 0)
+        assert held(part.tensor) == np.ascontiguousarray(whole[top : top + height, left : left + width]).tobytes()
+        assert held(found.state["shared"]) == struct.pack("<5d", 0, 1, 2, 3, 4) and found.state["lr"] == 0.5
+        assert found.receipt.to == "gpu:1" and found.unchecked_bytes == 0 and found.checked_bytes > 0
+del found, part
+gc.collect()
+assert fake.fake_alive() == 0
+with Raised(errors.LayoutError) as refused:
+    checkpoint.restore(root, 0, 4, device="cuda:0")
+assert refused.value.code == "not-in-host-memory"
+file = os.path.join(root, "step-1", "rank-00000-of-00004.safetensors")
+with open(file, "r+b") as opened:
+    opened.seek(-1, os.SEEK_END)
+    last = opened.read(1)
+    opened.seek(-1, os.SEEK_END)
+    opened.write(bytes([last[0] ^ 1]))
+with Raised(errors.DataDiffersError):
+    checkpoint.restore(root, 0, 1, device="cuda:0", framework="crowfly")
+with Raised(errors.UsageError) as refused:
+    checkpoint.restore(root, 0, 1, device="peer:0000:01:00.0")
+""",
+        tmp_path,
+    )
+
+
 def test_unaligned_and_empty_tensors_are_where_they_should_be(with_gpus, write):
     data = {"odd": ("U8", (3,), b"abc"), "w": ("F64", (2,), struct.pack("<2d", 1.5, -2)), "e": ("F32", (0, 4), b"")}
     unpadded = write(data, pad=False)

@@ -266,6 +266,11 @@ impl Saver {
         Ok(())
     }
 
+    /// Memory for copies that is there, without what a save in the background holds.
+    pub fn ready(&mut self) -> Bytes {
+        Bytes(self.staging.ready() as u64 * SLAB)
+    }
+
     /// How many buffers a save takes.
     fn slabs(&self, image: &Image<'_>, most: u64) -> usize {
         let budget = self.settings.staging.0 / SLAB;

@@ -1,6 +1,7 @@
 //! The ways that need no request in flight: fresh pages for a direct read, the page cache's pages as
 //! the destination, and copies out of it.
 
+use std::io;
 use std::ops::Range;
 use std::os::fd::AsFd;
 
@@ -76,19 +77,23 @@ impl<I: Io> Worker<'_, I> {
         self.map(chunk);
     }
 
-    /// Starts reading what of this chunk and of those soon to come is not in the page cache.
-    fn read_ahead(&self, chunk: &Chunk) {
+    /// Starts reading what of this chunk and of those soon to come is not in the page cache; how many
+    /// bytes that is.
+    fn read_ahead(&self, chunk: &Chunk) -> u64 {
         let lane = self.lane(chunk);
+        let mut asked = 0;
         // This one too: what the kernel reads ahead by itself lies in large pieces of memory.
         for next in self.job.to_read_ahead(chunk, 1 + READ_AHEAD) {
-            let length = std::num::NonZeroU64::new(next.wanted.end - next.wanted.start);
+            let length = next.wanted.end - next.wanted.start;
+            asked += length;
             let _ = rustix::fs::fadvise(
                 &*lane.buffered,
                 next.wanted.start,
-                length,
+                std::num::NonZeroU64::new(length),
                 rustix::fs::Advice::WillNeed,
             );
         }
+        asked
     }
 
     /// The page cache's pages are the destination already; bring them in.
@@ -98,21 +103,13 @@ impl<I: Io> Worker<'_, I> {
         let Some(target) = lane.landing.target(&span) else {
             return self.copy(chunk);
         };
-        // What was cached already would only be looked for once more.
-        let fills = !lane.was_cached;
-        let huge = self.job.fresh().take_huge();
-        let before = usage::this_thread().total();
-        if fills && !huge {
-            self.meet_slow_memory("mapping and touching the page cache's pages");
-            self.read_ahead(&chunk);
-        }
-        match target.populate() {
+        let filled = match lane.was_cached {
+            // The kernel would look for every page only to find that it is there.
+            true => target.populate(),
+            false => self.bring_in(&chunk, &target),
+        };
+        match filled {
             Ok(()) => {
-                if fills {
-                    touch(&target);
-                    let seconds = usage::this_thread().total() - before;
-                    self.job.fresh().took(huge, target.len() as u64, seconds);
-                }
                 let lead = (chunk.wanted.start - span.start) as usize;
                 let wanted = target.part(lead, (chunk.wanted.end - chunk.wanted.start) as usize);
                 self.landed(&chunk, &wanted);
@@ -128,6 +125,26 @@ impl<I: Io> Worker<'_, I> {
                 self.copy(chunk);
             }
         }
+    }
+
+    /// Has the drive fill mapped pages, in pieces of memory of the size that has proved cheaper: of themselves they
+    /// are read in huge ones, and in small ones if they are asked for beforehand.
+    fn bring_in(&mut self, chunk: &Chunk, pages: &Target) -> io::Result<()> {
+        let huge = self.job.fresh().take_huge();
+        let cpu = || usage::this_thread().total();
+        if !huge {
+            self.meet_slow_memory("mapping and touching pages that the drive filled");
+            let before = cpu();
+            let asked = self.read_ahead(chunk);
+            self.job.fresh().took(false, asked, cpu() - before);
+        }
+        let before = cpu();
+        pages.populate()?;
+        touch(pages);
+        // Small ones were counted when they were asked for, most of them by another chunk.
+        let bytes = if huge { pages.len() as u64 } else { 0 };
+        self.job.fresh().took(huge, bytes, cpu() - before);
+        Ok(())
     }
 
     /// Moves a chunk by kernel copies between the page cache and the destination.

@@ -4,8 +4,9 @@ A state is taken apart into tensors by name and a skeleton. In the skeleton, wha
 rest is an object with one key that begins with ``$``:
 
 =================================  ====================================================================
-``{"$tensor": {"name": …}}``       a tensor; ``as`` says whose, ``dim`` along what it was cut, ``own`` that
-                                   each rank has its own
+``{"$tensor": {"name": …}}``       a tensor; ``as`` says whose, ``dim`` along what it was cut, ``box`` where a
+                                   part begins that was cut along several, and its shape, ``own`` that each
+                                   rank has its own
 ``{"$tuple": […]}``                a tuple
 ``{"$dict": [[key, value], …]}``   a dict whose keys are no strings, begin with ``$``, or are in another
                                    order than that of letters
@@ -35,7 +36,7 @@ DEEPEST = 30
 
 @dataclass(frozen=True)
 class Part:
-    """One rank's part of a tensor that is cut along a dimension."""
+    """One rank's part of a tensor that is cut along one dimension or several: a box of it."""
 
     tensor: Any
     """This rank's elements."""
@@ -44,7 +45,7 @@ class Part:
     offset: tuple[int, ...]
     """Where this part begins along each dimension."""
     dim: Optional[int] = None
-    """The dimension along which it is cut; seen from the shapes unless the part is everything."""
+    """The dimension along which it is cut, if it is one; seen from the shapes unless the part is everything."""
 
 
 @dataclass(frozen=True)
@@ -62,6 +63,8 @@ class Leaf:
     framework: str
     dim: Optional[int] = None
     own: bool = False
+    box: Optional[tuple[Sequence[int], Sequence[int]]] = None
+    """Where this rank's part begins and its shape, of a tensor that is cut along several dimensions."""
 
     def to_json(self) -> dict[str, Any]:
         found: dict[str, Any] = {"name": self.name, "as": self.framework}
@@ -69,6 +72,8 @@ class Leaf:
             found["dim"] = self.dim
         if self.own:
             found["own"] = True
+        if self.box is not None:
+            found["box"] = [list(numbers) for numbers in self.box]
         return {"$tensor": found}
 
 
@@ -130,12 +135,19 @@ class _Taking:
         self.names.add(name)
         memory, meant = _memory(name, held.tensor, framework)
         dim, place = held.dim, held.place
-        if isinstance(value, Part) and dim is None:
-            dim = _cut(name, value.global_shape, meant, held.tensor)
+        box = None
+        if isinstance(value, Part):
+            shape = meant[1] if meant is not None else list(held.tensor.shape)
+            cut = _cut(name, value.global_shape, shape)
+            if len(cut) > 1:
+                dim, box = None, (value.offset, shape)
+            elif dim is None:
+                # A part that is everything, because there is only one rank, is most likely to be cut along the first.
+                dim = cut[0] if cut else 0
         if held.written:
             replicated = place is None and not held.own
             self.entries.append((name, memory, meant, place and (list(place[0]), list(place[1])), replicated))
-        return Leaf(name, framework, dim, held.own)
+        return Leaf(name, framework, dim, held.own, box)
 
 
 @dataclass(frozen=True)
@@ -193,7 +205,7 @@ def _box(value: Any) -> tuple[Sequence[int], Sequence[int]]:
 
 
 class Placed:
-    """The DTensors of a state by name, after which others are made."""
+    """The DTensors and parts of a state by name, after which others are made."""
 
     def __init__(self, state: Any) -> None:
         self._found: dict[str, Any] = {}
@@ -208,21 +220,28 @@ class Placed:
         elif isinstance(value, (list, tuple)):
             for place, one in enumerate(value):
                 self._find(one, (*path, str(place)))
-        elif _is_distributed(value):
+        elif isinstance(value, Part) or _is_distributed(value):
             self._found[".".join(path) or "state"] = value
 
+    def is_distributed(self, name: str) -> bool:
+        """Whether a tensor is a DTensor."""
+        return name in self._found and not isinstance(self._found[name], Part)
+
     def part(self, name: str, shape: Sequence[int]) -> Optional[tuple[list[int], list[int]]]:
-        """Where this rank's part of a tensor begins, and its shape; none of a tensor that is no DTensor.
+        """Where this rank's part of a tensor begins, and its shape; none of a tensor that is not cut.
 
         ``shape`` is that of the whole in the checkpoint.
         """
         value = self._found.get(name)
         if value is None:
             return None
-        if list(value.shape) != list(shape):
+        whole = value.global_shape if isinstance(value, Part) else value.shape
+        if list(whole) != list(shape):
             raise LayoutError(
-                f"`{name}` has shape {list(shape)} in the checkpoint and {list(value.shape)} in `like`", "other-shape"
+                f"`{name}` has shape {list(shape)} in the checkpoint and {list(whole)} in `like`", "other-shape"
             )
+        if isinstance(value, Part):
+            return list(value.offset), list(value.tensor.shape)
         local, offset = _box(value)
         return list(offset), list(local)
 
@@ -241,16 +260,37 @@ class Placed:
         )
 
 
-def _cut(name: str, whole: Sequence[int], meant: Optional[tuple[str, list[int]]], value: Any) -> int:
-    """The dimension along which a part was cut from the whole."""
-    shape = meant[1] if meant is not None else list(value.shape)
-    cut = [n for n, (part, size) in enumerate(zip(shape, whole)) if part != size]
-    if len(shape) != len(whole) or len(cut) > 1:
+def _cut(name: str, whole: Sequence[int], shape: Sequence[int]) -> list[int]:
+    """The dimensions along which a part of this shape was cut from the whole."""
+    if len(shape) != len(whole):
         raise LayoutError(
-            f"`{name}` of shape {list(whole)} is cut along more than one dimension into {shape}", "cut-twice"
+            f"`{name}` has {len(whole)} dimensions, and its part {len(shape)}", "other-shape"
         )
-    # A part that is everything, because there is only one rank, is most likely to be cut along the first.
-    return cut[0] if cut else 0
+    return [n for n, (part, size) in enumerate(zip(shape, whole)) if part != size]
+
+
+def grid_part(
+    shape: Sequence[int], begins: Sequence[Sequence[int]], rank: int, world: int
+) -> tuple[list[int], list[int]]:
+    """Where a rank's part begins, and its shape, of a tensor that was saved in parts that begin there.
+
+    The parts are a grid, numbered row by row, each dimension of which is cut as ``torch.chunk`` cuts. From the last
+    dimension on, as many of the cuts stay as divide the ranks that are left; the first dimension takes the rest.
+    """
+    counts = [len(set(places)) for places in zip(*begins)]
+    cut = [dim for dim, count in enumerate(counts) if count > 1] or [0]
+    grid, left = {}, world
+    for dim in reversed(cut[1:]):
+        grid[dim] = math.gcd(counts[dim], left)
+        left //= grid[dim]
+    grid[cut[0]] = left
+    offset, part, number = [0] * len(shape), list(shape), rank
+    for dim in reversed(cut):
+        number, at = divmod(number, grid[dim])
+        step = -(-shape[dim] // grid[dim])
+        offset[dim] = min(step * at, shape[dim])
+        part[dim] = min(step, shape[dim] - offset[dim])
+    return offset, part
 
 
 def _framework(value: Any) -> Optional[str]:
@@ -350,7 +390,11 @@ def _unmarked(
 ) -> Any:
     try:
         if mark == "$tensor":
-            return leaf(Leaf(value["name"], value["as"], value.get("dim"), value.get("own", False)))
+            box = value.get("box")
+            if box is not None:
+                offset, shape = box
+                box = [int(n) for n in offset], [int(n) for n in shape]
+            return leaf(Leaf(value["name"], value["as"], value.get("dim"), value.get("own", False), box))
         if mark == "$tuple":
             return tuple(inner(one) for one in value)
         if mark == "$dict":

@@ -14,8 +14,8 @@ for each rank; the rest becomes JSON. Nothing is pickled, neither on the way out
     saver.save_async(step, {"model": model.state_dict(), "optimizer": optimizer.state_dict()})
 
 With several ranks (``RANK`` and ``WORLD_SIZE`` of torchrun, unless given), a plain tensor is one that every rank
-holds alike: the ranks divide the writing. :class:`Part` marks one rank's part of a tensor that is cut along a
-dimension, :class:`Own` a tensor that each rank has its own of. A kill at any instant leaves the last good one.
+holds alike: the ranks divide the writing. :class:`Part` marks one rank's part of a tensor that is cut along one
+dimension or several, :class:`Own` a tensor that each rank has its own of. A kill at any instant leaves the last good one.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from typing import Any, Generator, Mapping, Optional, Sequence
 from . import _structure
 from ._crowfly import Archive, Saver, Saving, latest_step, prune_steps, steps_json
 from ._frameworks import conversion
-from ._load import Filename
+from ._load import Filename, device_word
 from ._progress import Progress, telling
 from ._receipt import Ceiling, Json, Receipt
 from ._structure import Leaf, Own, Part
@@ -83,6 +83,9 @@ class SaveReceipt:
     file_bytes: int
     stall_seconds: float
     """How long training stood still: the copy into staging, or, of :func:`save`, everything."""
+    fresh_bytes: int
+    """Memory for the copy that was not there yet when the save began, so that training waited for it too: none after
+    :meth:`Checkpointer.prepare` has had its time, or after a save as large."""
     waited_seconds: float
     """How long somebody waited later on for the end."""
     background_seconds: float
@@ -102,7 +105,7 @@ class SaveReceipt:
         found: Json = json.loads(text)
         cost = found["restore"]
         names = (
-            "step rank world path tensor_bytes file_bytes stall_seconds waited_seconds"
+            "step rank world path tensor_bytes file_bytes stall_seconds fresh_bytes waited_seconds"
             " background_seconds write_seconds sync_seconds publish_seconds"
         ).split()
         return cls(
@@ -278,6 +281,19 @@ class Checkpointer:
             read_ceiling=read_ceiling,
         )
 
+    def prepare(self, state: Any) -> None:
+        """Begins to make memory ready for copies of a state like this one, and returns; nothing is saved.
+
+        Fresh memory can cost many times the copy into it, most of all in virtual machines. Called before the first
+        steps of training, this lets the first save stall it no longer than the next ones do.
+        """
+        self._saver.prepare(_structure.taken_apart(state, self.rank)[0])
+
+    @property
+    def ready_bytes(self) -> int:
+        """Bytes of memory for copies that is there, without what a save in the background holds."""
+        return self._saver.ready
+
     def save_async(self, step: int, state: Any) -> Pending:
         """Copies the tensors into staging and returns; the rest happens in the background.
 
@@ -359,6 +375,7 @@ def restore(
     shard: Optional[Mapping[str, int]] = None,
     like: Any = None,
     framework: Optional[str] = None,
+    device: Any = "cpu",
     check: bool = True,
     policy: str = "prefer",
     progress: Progress = None,
@@ -371,13 +388,18 @@ def restore(
             executed: a value that only executing could make is left out, and the ``notes`` name it.
         rank: this rank; as for :class:`Checkpointer`.
         world: how many ranks there are now, whatever number saved it. Of a tensor that was saved in parts, each
-            rank gets a :class:`Part` cut along the same dimension, as ``torch.chunk`` cuts; of the others all of it.
+            rank gets a :class:`Part` cut along the same dimension, as ``torch.chunk`` cuts; of the others all of it. Of one
+            that was cut along several, each of as many ranks gets back the part that it saved; other numbers of ranks
+            get a grid of parts, numbered row by row, that keeps as many cuts along the last dimensions as divide them.
         step: which checkpoint of a folder.
         tensors: of a checkpoint that crowfly did not save, only these.
         shard: of a checkpoint that crowfly did not save, the dimension along which tensors of these names are cut.
         like: a state of the same structure, such as that of a model that FSDP has just sharded: what is a DTensor there
             comes back as one with its mesh and placements, of which each rank reads its own part, however many
-            ranks saved it and however they had cut it.
+            ranks saved it and however they had cut it. What is a :class:`Part` there comes back as the same part, of
+            whichever box of the tensor.
+        device: where the tensors go, as for :func:`crowfly.load_file`. In a GPU's memory, the checksums are held
+            against what that memory holds; tensors that were saved in several parts are put together there.
         framework: what tensors become, as for :class:`crowfly.safe_open`; what they were unless given.
         check: hold the bytes against the checksums that were saved, where there are any.
         policy: as for :func:`crowfly.load_file`.
@@ -400,19 +422,20 @@ def restore(
         leaves = list(_structure.leaves(skeleton))
     placed = _structure.Placed(like)
     wants = {leaf.name: _wanted(leaf, archive, placed, rank, world) for leaf in leaves}
-    reading = archive.restore(list(wants.values()), check, policy)
+    reading = archive.restore(list(wants.values()), check, policy, device_word(device))
     with telling(progress, "restoring") as tell:
         parts, receipt, checked, unchecked = reading.wait(tell)
     found = dict(zip(wants, parts))
 
     def made(leaf: Leaf) -> Any:
         _, tensor, whole, offset = found[leaf.name]
-        if wants[leaf.name][2] is not None:
+        if placed.is_distributed(leaf.name):
             return placed.made(leaf.name, conversion("pt")(tensor))
         made = conversion(framework or leaf.framework)(tensor)
         if leaf.own:
             return Own(made)
-        return made if leaf.dim is None else Part(made, tuple(whole), tuple(offset), leaf.dim)
+        _, cut, part = wants[leaf.name]
+        return made if cut is None and part is None else Part(made, tuple(whole), tuple(offset), leaf.dim)
 
     if skeleton is not None:
         state = _structure.put_together(skeleton, made)
@@ -436,9 +459,16 @@ Wanted = tuple[str, "Optional[tuple[int, int, int]]", "Optional[tuple[list[int],
 
 
 def _wanted(leaf: Leaf, archive: Archive, placed: _structure.Placed, rank: int, world: int) -> Wanted:
-    """A tensor's name; dimension, rank and ranks where it is cut; place and shape of a DTensor's part."""
+    """A tensor's name; dimension, rank and ranks where it is cut along one; place and shape of another part."""
     info = archive.info(leaf.name)
     part = None if info is None else placed.part(leaf.name, info[1])
+    if part is None and info is not None and leaf.box is not None:
+        offset, shape = leaf.box
+        if archive.world == world:
+            part = list(offset), list(shape)
+        else:
+            begins = [place for place, _ in archive.parts(leaf.name)]
+            part = _structure.grid_part(info[1], begins, rank, world)
     return leaf.name, None if leaf.dim is None else (leaf.dim, rank, world), part
 
 
