@@ -38,7 +38,7 @@ class Sample:
     setting: str
     round: int
     position: int
-    """Place in the round, from 0; the order rotates from round to round."""
+    """Place in the round, from 0."""
 
     cache: str
     resident_before: float

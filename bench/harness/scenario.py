@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from . import rounds
 from .contenders.contender import Arena, Contender, Setting
-from .rounds import Progress, Sample
+from .rounds import Conditions, Progress, Sample
 from .summary import Row, row
 
 
@@ -28,7 +28,13 @@ class Outcome:
     tuning: list[Sample]
 
 
-def run(scenario: Scenario, count: int, tune_rounds: int, progress: Progress) -> Outcome:
+def run(
+    scenario: Scenario,
+    count: int,
+    tune_rounds: int,
+    progress: Progress,
+    conditions: Conditions = Conditions(),
+) -> Outcome:
     """Waives who cannot take part, tunes the rest, has them prove their bytes, then plays the rounds."""
     progress(f"{scenario.name}: {scenario.title}")
     waived = {contender.name: contender.waived() for contender in scenario.contenders}
@@ -42,7 +48,9 @@ def run(scenario: Scenario, count: int, tune_rounds: int, progress: Progress) ->
         chosen[contender.name] = setting
         tuning += tried
     proofs = {contender.name: contender.prove(scenario.arena) for contender in playing}
-    samples = rounds.play(playing, scenario.arena, scenario.cache, chosen, count, progress)
+    samples = rounds.play(
+        playing, scenario.arena, scenario.cache, chosen, count, progress, conditions
+    )
     rows = [
         _row(contender, waived[contender.name], chosen, samples, proofs)
         for contender in scenario.contenders

@@ -13,7 +13,19 @@ GB = 1_000_000_000
 
 def sample(name: str, number: int, wall_s: float, cpu_s: float = 1.0, rss: int = 1, error=None):
     reading = None if error else Reading(wall_s, cpu_s, GB, rss)
-    return Sample(name, "default", number, 0, "cold", 0.0, 0.0, 0, wall_s, cpu_s, reading, error)
+    before = {"cache": "cold", "resident_before": 0.0, "load_average": 0.0, "busy_before": 0.0}
+    return Sample(
+        contender=name,
+        setting="default",
+        round=number,
+        position=0,
+        **before,
+        exit_code=0,
+        process_wall_s=wall_s,
+        process_cpu_s=cpu_s,
+        reading=reading,
+        error=error,
+    )
 
 
 def summed(role: str, name: str, samples: list[Sample]) -> Row:
@@ -42,6 +54,13 @@ class ASummary(unittest.TestCase):
 
 
 class Rounds(unittest.TestCase):
+    def test_play_everybody_once_after_another_predecessor_each_time(self):
+        orders = ["".join(rounds.shuffled("abcdef", seed)) for seed in range(7)]
+        self.assertTrue(all(sorted(order) == list("abcdef") for order in orders))
+        before_a = {order[order.index("a") - 1] if order[0] != "a" else "" for order in orders}
+        self.assertGreater(len(before_a), 2)
+        self.assertEqual(orders[3], "".join(rounds.shuffled("abcdef", 3)))
+
     def test_begin_with_another_contender_each_time(self):
         orders = [rounds.rotated("abc", number) for number in range(4)]
         self.assertEqual(["".join(order) for order in orders], ["abc", "bca", "cab", "abc"])

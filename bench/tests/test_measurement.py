@@ -5,7 +5,7 @@ import tempfile
 import unittest
 from pathlib import Path
 
-from harness import cache, process
+from harness import cache, calm, memory, process
 from harness.process import Command
 
 HERE = Path(__file__).parent
@@ -72,6 +72,19 @@ class AChild(unittest.TestCase):
 
     def test_output_that_is_discarded_is_not_collected(self):
         self.assertEqual(self.run_python("print('lots')", discard_output=True).stdout, "")
+
+
+class Calm(unittest.TestCase):
+    def test_waiting_for_a_drive_is_idle_and_what_others_take_is_not(self):
+        # user nice system idle iowait irq softirq steal
+        before = calm.ticks("cpu  10 0 10 70 10 0 0 0 0 0\ncpu0 1 1")
+        after = calm.ticks("cpu  30 0 10 100 40 0 0 20 0 0\ncpu0 1 1")
+        self.assertEqual((before, after), ((80, 100), (140, 200)))
+        self.assertAlmostEqual(calm.busy_share(before, after), 0.4)
+        self.assertEqual(calm.busy_share(before, before), 0.0)
+
+    def test_levelled_memory_is_taken_and_given_back(self):
+        memory.level(1 << 20)
 
 
 if __name__ == "__main__":
