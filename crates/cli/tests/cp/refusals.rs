@@ -30,7 +30,7 @@ fn given_what_cannot_be_copied_each_has_its_code_and_status() {
         key(&[&server.at("data/../m"), "host:"]),
         ("bad-location".into(), 64)
     );
-    assert_eq!(key(&[&m, "gpu:0"]), ("not-built".into(), 69));
+    assert_eq!(key(&[&m, "gpu:99"]), ("no-gpu".into(), 69));
     assert_eq!(key(&["gs://bucket/key", "host:"]), ("not-built".into(), 69));
     assert_eq!(key(&[&m, "/dev/null/below"]).1, 73);
     assert_eq!(
