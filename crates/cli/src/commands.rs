@@ -14,6 +14,7 @@ pub mod ckpt;
 mod completions;
 mod connection;
 pub mod cp;
+mod directory;
 pub mod doctor;
 pub mod explain;
 pub mod gpu;

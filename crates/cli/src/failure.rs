@@ -10,6 +10,7 @@ use serde::Serialize;
 use crate::path::shown;
 
 pub mod errno;
+mod rendezvous;
 mod service;
 mod sources;
 

@@ -38,7 +38,7 @@ impl Drop for Moto {
 }
 
 impl Moto {
-    /// A server with an empty bucket `b`; `None` where there is none to be had.
+    /// A server with an empty bucket `things`; `None` where there is none to be had.
     fn start() -> Option<Self> {
         let here = tempfile::tempdir().expect("a folder");
         let names = vec!["localhost".to_owned(), "127.0.0.1".to_owned()];
@@ -71,7 +71,7 @@ impl Moto {
             .into();
         let began = Instant::now();
         while agent
-            .put(format!("{}/b", moto.endpoint))
+            .put(format!("{}/things", moto.endpoint))
             .send_empty()
             .is_err()
         {
@@ -129,14 +129,14 @@ fn given_a_store_that_others_wrote_files_go_there_in_parts_and_come_back() {
     fs::write(folder.join("large \u{fc}+&"), &large).expect("written");
     fs::write(folder.join("small"), b"small").expect("written");
     fs::write(folder.join("empty"), b"").expect("written");
-    let mut up = moto.wanted(moto.file("f"), object("s3://b/p"));
+    let mut up = moto.wanted(moto.file("f"), object("s3://things/p"));
     up.recursive = true;
     let copied = settled(copy(up));
     assert_eq!(copied.files, 3);
     assert!(copied.receipt.is_whole());
     let because = copied.receipt.shares[0].because.as_deref();
     assert_eq!(because, Some("the store speaks HTTP over TLS"));
-    let mut down = moto.wanted(object("s3://b/p"), moto.file("back"));
+    let mut down = moto.wanted(object("s3://things/p"), moto.file("back"));
     down.recursive = true;
     assert_eq!(settled(copy(down)).files, 3);
     let back = moto.here.path().join("back/d");
@@ -145,7 +145,7 @@ fn given_a_store_that_others_wrote_files_go_there_in_parts_and_come_back() {
     assert_eq!(fs::metadata(back.join("empty")).expect("there").len(), 0);
     // What was interrupted is gone on with.
     fs::write(moto.here.path().join("m"), pattern(64 * MIB, 2)).expect("written");
-    let mut want = moto.wanted(moto.file("m"), object("s3://b/m"));
+    let mut want = moto.wanted(moto.file("m"), object("s3://things/m"));
     want.resume = true;
     let begun = Copy::start(want.clone()).expect("started");
     while begun.moved().0 < 8 << 20 {
@@ -158,14 +158,14 @@ fn given_a_store_that_others_wrote_files_go_there_in_parts_and_come_back() {
         let copied = settled(copy(want));
         assert!(copied.resumed.0 >= 8 << 20, "{} were kept", copied.resumed);
     }
-    let got = moto.wanted(object("s3://b/m"), moto.file("m2"));
+    let got = moto.wanted(object("s3://things/m"), moto.file("m2"));
     settled(copy(got));
     let mut bytes = Vec::new();
     let mut file = fs::File::open(moto.here.path().join("m2")).expect("there");
     file.read_to_end(&mut bytes).expect("read");
     assert!(bytes == pattern(64 * MIB, 2));
     for (from, code) in [
-        ("s3://b/none", "object-not-found"),
+        ("s3://things/none", "object-not-found"),
         ("s3://none/m", "bucket-not-found"),
     ] {
         let error = copy(moto.wanted(object(from), Side::Host))
@@ -173,7 +173,7 @@ fn given_a_store_that_others_wrote_files_go_there_in_parts_and_come_back() {
             .expect_err("none");
         assert_eq!(error.code(), code, "{error}");
     }
-    let mut stranger = moto.wanted(object("s3://b/m"), Side::Host);
+    let mut stranger = moto.wanted(object("s3://things/m"), Side::Host);
     stranger.store.authorities = None;
     let error = copy(stranger).map(drop).expect_err("not trusted");
     assert_eq!(error.code(), "store-unreachable");

@@ -10,6 +10,7 @@ use crowfly_mover::fabric::verbs::{VerbsSettings, discover};
 use crowfly_mover::fabric::{NicFilter, Settings, SharedKey};
 use crowfly_mover::service::{Auth, Identity};
 
+use super::directory::DirectoryArgs;
 use super::key;
 use crate::failure::Failure;
 use crate::output::Output;
@@ -34,6 +35,9 @@ pub struct ConnectionArgs {
     /// The authorities whose certificates are trusted, as PEM
     #[arg(long, value_name = "FILE", requires = "tls_cert")]
     tls_ca: Option<PathBuf>,
+    /// Where names are.
+    #[command(flatten)]
+    pub directory: DirectoryArgs,
     /// The NICs to use, such as mlx5_0,mlx5_1 or ^eth0; a name that does not exist is an error
     #[arg(long, value_name = "NICS")]
     nic: Option<NicFilter>,
@@ -81,6 +85,7 @@ impl ConnectionArgs {
         let given = [
             ("--key-file", self.key_file.is_some()),
             ("--tls-cert", self.tls_cert.is_some()),
+            ("--directory", self.directory.is_given()),
             ("--nic", self.nic.is_some()),
         ];
         match given.iter().find(|(_, given)| *given) {

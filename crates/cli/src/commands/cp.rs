@@ -116,10 +116,12 @@ pub struct Cp {
 
 /// Copies.
 pub fn run(args: &CpArgs, out: &mut Output) -> Result<Exit, Failure> {
-    if let Some(errand) = gpus::Errand::read(&args.from, &args.to) {
+    let located = |text| args.connection.directory.located(text);
+    let (from, to) = (located(&args.from)?, located(&args.to)?);
+    if let Some(errand) = gpus::Errand::read(&from, &to) {
         return gpus::run(args, &errand, out);
     }
-    let (from, to) = (side(&args.from)?, side(&args.to)?);
+    let (from, to) = (side(&from)?, side(&to)?);
     let is_served = |side: &Side| matches!(side, Side::Served(_));
     let dialing = match is_served(&from) || is_served(&to) {
         true => dialing(args, out)?,
@@ -327,7 +329,7 @@ mod tests {
         };
         assert_eq!(refused("gpu:0"), ("not-built", Exit::Unavailable));
         assert_eq!(refused("gs://bucket/key"), ("not-built", Exit::Unavailable));
-        assert_eq!(refused("s3:///key"), ("bad-object-url", Exit::Usage));
+        assert_eq!(refused("s3://bucket/../x"), ("bad-object-url", Exit::Usage));
         assert_eq!(refused("host:1"), ("not-a-side", Exit::Usage));
         assert_eq!(refused("nic:eth0"), ("not-a-side", Exit::Usage));
         assert_eq!(refused("gpu:x"), ("not-a-place", Exit::Usage));

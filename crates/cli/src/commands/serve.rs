@@ -12,6 +12,7 @@ use crowfly_route::units::Bytes;
 use serde::Serialize;
 
 use super::connection::{ConnectionArgs, Missing};
+use super::directory::own_name;
 use crate::failure::{Exit, Failure};
 use crate::interrupt;
 use crate::output::Output;
@@ -47,6 +48,10 @@ pub struct ServeArgs {
     /// Where to listen; beyond loopback only with a key or certificates. Port 0 takes any that is free
     #[arg(long, value_name = "ADDR", default_value_t = LISTEN)]
     listen: SocketAddr,
+    /// Write down in --directory where this is, under NAME or the rank that torchrun, mpirun or srun gave:
+    /// crowfly://@NAME/... or crowfly://@rankN/... finds it there
+    #[arg(long, value_name = "NAME", num_args = 0..=1, require_equals = true, default_missing_value = "")]
+    announce: Option<String>,
     /// Where to answer GET /metrics, as Prometheus reads them; whoever reaches it may read them
     #[arg(long, value_name = "ADDR")]
     metrics: Option<SocketAddr>,
@@ -177,6 +182,13 @@ pub fn run(args: &ServeArgs, out: &mut Output) -> Result<Exit, Failure> {
             "whoever has a certificate may connect; requests are encrypted, the bytes are not"
         }
     };
+    let announced = match &args.announce {
+        None if args.connection.directory.is_given() => {
+            return Err(Failure::usage("--directory applies to --announce here"));
+        }
+        None => None,
+        Some(name) => Some((own_name(name)?, args.connection.directory.open()?)),
+    };
     let signal = interrupt::asks_first();
     let server = Server::start(ServerSettings {
         listen: args.listen,
@@ -193,6 +205,11 @@ pub fn run(args: &ServeArgs, out: &mut Output) -> Result<Exit, Failure> {
         fabric: args.connection.fabric()?,
     })?;
     let address = server.address();
+    let mut present = None;
+    if let Some((name, directory)) = &announced {
+        present = Some(server.announce(&**directory, name)?);
+        out.note(&format!("Found as crowfly://@{name}"));
+    }
     for name in names {
         out.note(&format!("Serving crowfly://{address}/{name}"));
     }
@@ -201,6 +218,7 @@ pub fn run(args: &ServeArgs, out: &mut Output) -> Result<Exit, Failure> {
     }
     out.note(&format!("Until interrupted; {how}."));
     let ended_by = signal.recv().unwrap_or("a signal");
+    drop(present);
     let serve = Serve {
         schema: SERVE_SCHEMA,
         address,

@@ -4,6 +4,7 @@
 mod certificates;
 mod faults;
 mod files;
+mod names;
 mod refusals;
 mod stage;
 #[path = "../../../mover/tests/service_support/store.rs"]

@@ -39,10 +39,16 @@ pub struct Server {
 
 impl Server {
     pub fn start(folder: &Path, more: &[&str]) -> Self {
+        Self::with(folder, more, |_| {})
+    }
+
+    /// With a change to the command, such as of its variables.
+    pub fn with(folder: &Path, more: &[&str], change: impl FnOnce(&mut Command)) -> Self {
         let mut arguments = vec!["serve", "data", "--writable", "--json"];
         arguments.extend(["--listen", "127.0.0.1:0", "--metrics", "127.0.0.1:0"]);
         arguments.extend(more);
         let mut command = crowfly(folder, &arguments);
+        change(&mut command);
         let mut child = command
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())

@@ -10,6 +10,7 @@ use crowfly_route::place::Place;
 
 use super::protocol::{Answer, Ask, VERSION, hear, say};
 use super::{BenchError, MAX_ROUND_TRIPS, MAX_SIZE, PATIENCE};
+use crate::fabric::rendezvous::{Directory, Presence, RendezvousError, attend};
 use crate::fabric::{
     Access, Buffer, Fabric, FabricError, Imm, Options, Peer, Region, RegionDescriptor, Settings,
 };
@@ -102,6 +103,18 @@ impl Host {
     /// Where it can be reached.
     pub fn address(&self) -> SocketAddr {
         self.fabric.address()
+    }
+
+    /// Writes down where it can be reached, for as long as the answer lives.
+    ///
+    /// # Errors
+    /// [`RendezvousError`].
+    pub fn announce(
+        &self,
+        directory: &dyn Directory,
+        name: &str,
+    ) -> Result<Presence, RendezvousError> {
+        attend(&self.fabric, directory, name)
     }
 
     /// Serves all who come until `ended` says so. What fails between it and one guest ends that

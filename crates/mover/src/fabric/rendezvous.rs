@@ -7,13 +7,16 @@
 
 mod etcd;
 mod folder;
+mod place;
 mod world;
 
 use std::fmt;
+use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
 pub use etcd::Etcd;
 pub use folder::Folder;
+pub use place::{BadDirectory, directory};
 pub use world::{BadWorld, Launcher, World};
 
 use super::error::FabricError;
@@ -196,7 +199,56 @@ pub fn attend(
 fn entry_of(fabric: &Fabric) -> Entry {
     Entry {
         incarnation: fabric.incarnation(),
-        address: fabric.address().to_string(),
+        address: reachable(fabric.address()),
+    }
+}
+
+/// An address for others: one that stands for all of this host's is told by the host's name.
+pub(crate) fn reachable(address: SocketAddr) -> String {
+    match address.ip().is_unspecified() {
+        true => {
+            let host = rustix::system::uname();
+            format!("{}:{}", host.nodename().to_string_lossy(), address.port())
+        }
+        false => address.to_string(),
+    }
+}
+
+/// Looks an entry up; while there is none, it waits.
+///
+/// # Errors
+/// [`RendezvousError::Late`] when none came in time, or what the directory answers.
+pub fn lookup(
+    directory: &dyn Directory,
+    name: &str,
+    time: Duration,
+) -> Result<Entry, RendezvousError> {
+    let until = Instant::now() + time;
+    loop {
+        if let Some(text) = directory.get(name)? {
+            return Entry::from_text(&text).ok_or_else(|| bad_entry(name));
+        }
+        let left = until.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            return Err(late(name, time));
+        }
+        std::thread::sleep(AGAIN.min(left));
+    }
+}
+
+fn bad_entry(name: &str) -> RendezvousError {
+    RendezvousError::BadEntry {
+        name: name.to_owned(),
+        directory: "the directory".into(),
+        why: "it does not read `crowfly/1 INCARNATION HOST:PORT`",
+    }
+}
+
+fn late(name: &str, after: Duration) -> RendezvousError {
+    RendezvousError::Late {
+        name: name.to_owned(),
+        directory: "the directory".into(),
+        after,
     }
 }
 
@@ -228,18 +280,10 @@ pub fn meet(
     loop {
         let left = until.saturating_duration_since(Instant::now());
         if left.is_zero() {
-            return Err(last.unwrap_or_else(|| RendezvousError::Late {
-                name: name.to_owned(),
-                directory: "the directory".into(),
-                after: time,
-            }));
+            return Err(last.unwrap_or_else(|| late(name, time)));
         }
         if let Some(text) = directory.get(name)? {
-            let entry = Entry::from_text(&text).ok_or_else(|| RendezvousError::BadEntry {
-                name: name.to_owned(),
-                directory: "the directory".into(),
-                why: "it does not read `crowfly/1 INCARNATION HOST:PORT`",
-            })?;
+            let entry = Entry::from_text(&text).ok_or_else(|| bad_entry(name))?;
             match fabric.connect(&entry.address, Options::within(left.min(TRY))) {
                 Ok(peer) if peer.incarnation() == entry.incarnation => return Ok(peer),
                 // Someone else has the address by now; its own entry will follow.

@@ -23,6 +23,7 @@ use super::ring::Ring;
 use super::session::{Session, Shared, pool};
 use super::tls::{Identity, TlsChannel};
 use super::welcome::{Join, Welcome};
+use crate::fabric::rendezvous::{Directory, Entry, Presence, RendezvousError, reachable};
 use crate::fabric::{Access, Fabric, Incarnation, Peer, Settings, SharedKey};
 use crate::strangers::{Admitted, Strangers};
 
@@ -239,6 +240,22 @@ impl Server {
     /// Where it listens.
     pub const fn address(&self) -> SocketAddr {
         self.address
+    }
+
+    /// Writes down where it listens, for as long as the answer lives.
+    ///
+    /// # Errors
+    /// [`RendezvousError`].
+    pub fn announce(
+        &self,
+        directory: &dyn Directory,
+        name: &str,
+    ) -> Result<Presence, RendezvousError> {
+        let entry = Entry {
+            incarnation: self.core.fabric.incarnation(),
+            address: reachable(self.address),
+        };
+        directory.hold(name, &entry.to_text())
     }
 
     /// Where its metrics are, if anywhere.

@@ -11,6 +11,7 @@ use crowfly_route::place::Place;
 use crowfly_route::receipt;
 use crowfly_route::units::Bytes;
 
+use crate::commands::directory::{DirectoryArgs, own_name};
 use crate::commands::{gpu, key};
 use crate::failure::{Exit, Failure};
 use crate::output::Output;
@@ -32,8 +33,8 @@ const SIZES: &str = "64,4KiB,64KiB,1MiB,8MiB,64MiB";
 /// Arguments of `crowfly bench net`.
 #[derive(Args, Debug)]
 pub struct NetArgs {
-    /// Measure against `crowfly bench net --listen` at this address (host:port); without it,
-    /// against a second process on this machine, started for the purpose
+    /// Measure against `crowfly bench net --listen` at this address (host:port), or at that of @NAME;
+    /// without it, against a second process on this machine, started for the purpose
     #[arg(
         long,
         value_name = "ADDR",
@@ -44,6 +45,13 @@ pub struct NetArgs {
     /// Be the other end for whoever has the key, until interrupted; port 0 takes any that is free
     #[arg(long, value_name = "ADDR")]
     listen: Option<SocketAddr>,
+    /// With --listen: write down in --directory where this is, under NAME or the rank that torchrun, mpirun
+    /// or srun gave; `--peer @NAME` or `--peer @rankN` finds it there
+    #[arg(long, value_name = "NAME", num_args = 0..=1, require_equals = true, default_missing_value = "", requires = "listen")]
+    announce: Option<String>,
+    /// Where names are.
+    #[command(flatten)]
+    directory: DirectoryArgs,
     /// The key that both ends share, 64 hexadecimal digits; --listen makes the file if it is missing
     #[arg(long, value_name = "FILE")]
     key_file: Option<PathBuf>,
@@ -121,7 +129,11 @@ pub fn run(args: &NetArgs, out: &mut Output) -> Result<Exit, Failure> {
             listen,
             ..settings(args, key::from_file_or_new(file, out)?, &memory)
         };
-        return other::listen(settings, memory, out);
+        let announced = match &args.announce {
+            None => None,
+            Some(name) => Some((own_name(name)?, args.directory.open()?)),
+        };
+        return other::listen(settings, memory, announced, out);
     }
     let sizes = sizes(&args.size)?;
     if let Some(file) = &args.svg {
@@ -135,10 +147,12 @@ pub fn run(args: &NetArgs, out: &mut Output) -> Result<Exit, Failure> {
                 || Err(Failure::usage("--key-file is missing")),
                 key::from_file,
             );
-            (
-                key?,
-                Other::at(address.strip_prefix(SCHEME).unwrap_or(address)),
-            )
+            let address = address.strip_prefix(SCHEME).unwrap_or(address);
+            let other = match address.strip_prefix('@') {
+                Some(name) => Other::at(&args.directory.find(name)?),
+                None => Other::at(address),
+            };
+            (key?, other)
         }
         None => {
             let key = SharedKey::generate()?;

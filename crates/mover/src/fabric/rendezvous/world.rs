@@ -33,6 +33,9 @@ const VARIABLES: [(Launcher, [&str; 3]); 4] = [
     ),
 ];
 
+/// What of a job's name stands in front of its ranks' names.
+const MAX_JOB: usize = 64;
+
 /// Which of how many processes this one is.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct World {
@@ -44,6 +47,8 @@ pub struct World {
     pub size: u32,
     /// This process's number on its host, where the launcher says.
     pub local_rank: Option<u32>,
+    /// Which of the launcher's jobs this is, where the launcher says; of characters that names may have.
+    pub job: Option<String>,
     /// Where rank 0 can be reached, as `host:port`, where the launcher says.
     pub master: Option<String>,
 }
@@ -106,7 +111,10 @@ impl World {
                 Launcher::Torchrun => get("MASTER_ADDR").zip(get("MASTER_PORT")),
                 _ => None,
             };
+            let variables = job_variables(launcher);
+            let job = variables.iter().find_map(|name| get(name));
             return Ok(Some(Self {
+                job: job.as_deref().and_then(plain),
                 launcher,
                 rank,
                 size,
@@ -117,10 +125,37 @@ impl World {
         Ok(None)
     }
 
+    /// The name under which a rank of this job is found.
+    pub fn entry(&self, rank: u32) -> String {
+        match &self.job {
+            Some(job) => Self::name_of(job, rank),
+            None => format!("rank{rank}"),
+        }
+    }
+
     /// The name under which a rank of a job announces itself.
     pub fn name_of(job: &str, rank: u32) -> String {
         format!("{job}.rank{rank}")
     }
+}
+
+/// The variables that tell jobs of a launcher apart, the first that is set.
+const fn job_variables(launcher: Launcher) -> &'static [&'static str] {
+    match launcher {
+        Launcher::Torchrun => &["TORCHELASTIC_RUN_ID"],
+        Launcher::OpenMpi => &["PMIX_NAMESPACE", "OMPI_MCA_ess_base_jobid", "SLURM_JOB_ID"],
+        Launcher::Pmi | Launcher::Srun => &["SLURM_JOB_ID"],
+    }
+}
+
+/// A job's name as far as names of entries have its characters.
+fn plain(job: &str) -> Option<String> {
+    let fine = |c: char| match c {
+        c if c.is_ascii_alphanumeric() || matches!(c, '-' | '_') => c,
+        _ => '-',
+    };
+    let job: String = job.trim().chars().take(MAX_JOB).map(fine).collect();
+    (!job.is_empty()).then_some(job)
 }
 
 #[cfg(test)]
@@ -164,6 +199,16 @@ mod tests {
             Ok(None),
             "half of it is none of it"
         );
+    }
+
+    #[test]
+    fn ranks_of_a_job_are_named_by_it_where_the_launcher_says_which_it_is() {
+        let entry = |more: &[(&str, &str)]| {
+            let set = [&[("SLURM_PROCID", "1"), ("SLURM_NTASKS", "2")], more].concat();
+            world(&set).expect("sensible").expect("set").entry(3)
+        };
+        assert_eq!(entry(&[]), "rank3");
+        assert_eq!(entry(&[("SLURM_JOB_ID", "12@h")]), "12-h.rank3");
     }
 
     #[test]

@@ -3,13 +3,16 @@
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::net::SocketAddr;
 use std::process::{Child, ChildStdin, Command, Stdio};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use crowfly_mover::bench::{Held, Host};
+use crowfly_mover::fabric::rendezvous::Directory;
 use crowfly_mover::fabric::{NicFilter, Settings, SharedKey};
 use crowfly_route::place::Place;
 
 use crate::failure::{Exit, Failure};
+use crate::interrupt;
 use crate::output::Output;
 
 /// The longest address that the second process may tell.
@@ -117,12 +120,37 @@ impl Other {
 }
 
 /// Is the other end until a signal ends it.
-pub fn listen(settings: Settings, memory: Held, out: &mut Output) -> Result<Exit, Failure> {
+pub fn listen(
+    settings: Settings,
+    memory: Held,
+    announced: Option<(String, Arc<dyn Directory>)>,
+    out: &mut Output,
+) -> Result<Exit, Failure> {
     let host = Host::lending(settings, memory)?;
+    let _present = match &announced {
+        None => None,
+        Some((name, directory)) => Some(host.announce(&**directory, name)?),
+    };
     out.text(&host.address().to_string())?;
     out.note("Listening; Ctrl-C ends it.");
-    host.serve(&AtomicBool::new(false));
-    Ok(Exit::Ok)
+    let ended = AtomicBool::new(false);
+    if announced.is_none() {
+        host.serve(&ended);
+        return Ok(Exit::Ok);
+    }
+    // The entry goes before the process does.
+    let signal = interrupt::asks_first();
+    let name = std::thread::scope(|scope| {
+        let told = &ended;
+        let heard = scope.spawn(move || {
+            let name = signal.recv().unwrap_or("a signal");
+            told.store(true, Ordering::Release);
+            name
+        });
+        host.serve(&ended);
+        heard.join().unwrap_or("a signal")
+    });
+    Err(Failure::interrupted(name))
 }
 
 /// Is the other end of the process that started this one, until its standard input ends.

@@ -1,0 +1,39 @@
+//! How looking for others by name ends when they are not found.
+
+use crowfly_mover::fabric::rendezvous::{BadDirectory, BadWorld, RendezvousError};
+use crowfly_route::cause::sentence;
+
+use super::sources::system_hint;
+use super::{Exit, Failure};
+
+impl From<BadDirectory> for Failure {
+    fn from(error: BadDirectory) -> Self {
+        Self::new("bad-directory", Exit::Usage, error.to_string())
+            .hint("a folder that all processes see, or etcd://HOST:PORT[/PREFIX]")
+    }
+}
+
+impl From<BadWorld> for Failure {
+    fn from(error: BadWorld) -> Self {
+        Self::new("bad-launcher", Exit::Usage, error.to_string())
+            .hint("torchrun, mpirun or srun set these variables; unset what is left of another run")
+    }
+}
+
+impl From<RendezvousError> for Failure {
+    fn from(error: RendezvousError) -> Self {
+        use RendezvousError as E;
+        let (exit, hint) = match &error {
+            E::BadName(_) => (Exit::Usage, None),
+            E::BadEntry { .. } => (Exit::BadData, None),
+            E::Directory { .. } => (Exit::NoInput, None),
+            E::Late { .. } => (
+                Exit::Unavailable,
+                Some("`crowfly serve --announce=NAME` writes it down, with the same --directory"),
+            ),
+            _ => (Exit::Unavailable, None),
+        };
+        let failure = Self::new(error.code(), exit, sentence(&error));
+        failure.maybe_hint(hint.or_else(|| system_hint(&error)))
+    }
+}
