@@ -77,3 +77,64 @@ fn given_too_few_descriptors_a_look_at_a_machine_names_the_limit_and_shows_no_ha
         }
     }
 }
+
+/// A user that has no other processes, so that a limit on their number counts those of the test alone.
+const NOBODY_ELSE: u32 = 61_734;
+
+#[test]
+fn given_no_more_threads_every_command_says_so_or_does_without_and_none_panics() {
+    use std::os::unix::fs::PermissionsExt;
+    let folder = folder("limits-threads");
+    fs::set_permissions(&folder, fs::Permissions::from_mode(0o777)).expect("set");
+    fs::write(folder.join("m"), vec![7; 5_000_000]).expect("written");
+    let as_nobody = |processes: usize, arguments: &str| {
+        let user = NOBODY_ELSE;
+        let script = format!(
+            "ulimit -u {processes} && exec setpriv --reuid {user} --regid {user} --clear-groups \
+             timeout 60 \"$0\" {arguments}"
+        );
+        let mut command = Command::new("bash");
+        command.args(["-c", &script, env!("CARGO_BIN_EXE_crowfly")]);
+        let cache = folder.join("cache");
+        let command = command.env("XDG_CACHE_HOME", cache).env("TMPDIR", &folder);
+        let command = command.current_dir(&folder).stdin(Stdio::null());
+        command.output().expect("bash starts")
+    };
+    if as_nobody(20, "--version").status.code() != Some(0) {
+        crowfly_waive::waived!("this user cannot become another one that has no processes");
+    }
+    let (loading, made) = (
+        "load --path threads m",
+        "step --scale 1e-6 --batch 64KiB --steps 2",
+    );
+    let cases: [(&str, &[usize]); 8] = [
+        (loading, &[2, 3, 5, 12]),
+        ("load --verify m", &[3, 4]),
+        ("cp m copy", &[3, 4, 6]),
+        ("cp crowfly://127.0.0.1:1/x copy", &[3, 5, 8]),
+        ("race --size 1MB --runs 1", &[3, 4]),
+        (made, &[3, 5, 8]),
+        (
+            "bench collective --size 4KiB --rounds 1 --time 1",
+            &[3, 4, 6],
+        ),
+        ("bench net --sizes 4KiB --time 1", &[3, 5, 8]),
+    ];
+    for (arguments, limits) in cases {
+        for limit in limits {
+            let output = as_nobody(*limit, arguments);
+            let told = stderr(&output);
+            let status = output.status.code();
+            assert!(
+                !told.contains("panicked"),
+                "{arguments} with {limit}: {told}"
+            );
+            // `timeout` and the program itself are two of the processes.
+            assert_ne!(status, Some(101), "{arguments} with {limit}");
+            assert_ne!(status, Some(124), "{arguments} with {limit} waits for ever");
+            if told.contains("Resource temporarily unavailable") {
+                assert_eq!(status, Some(69), "{arguments} with {limit}: {told}");
+            }
+        }
+    }
+}

@@ -185,6 +185,37 @@ fn unsafe_code_lives_only_where_the_design_allows_it() {
 }
 
 #[test]
+fn threads_are_started_by_what_tells_when_there_is_none() {
+    let files = repository();
+    let programs: Vec<TextFile> = files
+        .into_iter()
+        .filter(|f| f.has_extension(&["rs"]) && f.path.contains("/src/"))
+        .filter(|f| !f.path.ends_with("tests.rs") && !f.path.contains("/tests/"))
+        .map(|f| TextFile {
+            // Tests come last in a file, and may fail as they like.
+            text: f
+                .text
+                .split("#[cfg(test)]\nmod")
+                .next()
+                .unwrap_or_default()
+                .to_owned(),
+            path: f.path,
+        })
+        .collect();
+    let programs: Vec<&TextFile> = programs.iter().collect();
+    // A thread cannot always be had, and these panic then.
+    let starts = [
+        concat!("thread::", "spawn("),
+        concat!("scope.", "spawn("),
+        concat!("enable_steady", "_tick("),
+        concat!("spawn_", "blocking("),
+        concat!("new_multi", "_thread("),
+    ];
+    let found = lines_where(&programs, |line| starts.iter().any(|s| line.contains(s)));
+    assert_none("use std::thread::Builder", &found);
+}
+
+#[test]
 fn errors_are_typed() {
     let files = repository();
     let manifests: Vec<&TextFile> = files

@@ -21,8 +21,8 @@ const OPENER: &str = "xdg-open";
 /// Arguments of `crowfly ui`.
 #[derive(Args, Debug)]
 #[command(after_long_help = "\
-The page is served on 127.0.0.1 alone and asks nothing of the network. Whoever may open a connection to
-that address on this machine can ask it what you could ask. Ctrl-C ends it.")]
+The page is served on 127.0.0.1 alone and asks nothing of the network. Whoever may open a connection
+to that address on this machine can ask it what you could ask. Ctrl-C ends it.")]
 pub struct UiArgs {
     /// The port to listen on, 0 for any that is free; without it 2769, or any should that be taken
     #[arg(long, value_name = "N")]
@@ -77,8 +77,10 @@ fn open(url: &str, out: &mut Output) {
     let silent = command.arg(url).stdin(Stdio::null()).stdout(Stdio::null());
     match silent.stderr(Stdio::null()).spawn() {
         Ok(mut opener) => {
-            // Whoever shows the page may take as long as it likes; its end is waited for beside us.
-            std::thread::spawn(move || opener.wait());
+            // Whoever shows the page may take as long as it likes; its end is waited for beside us, and
+            // without a thread for that, by nobody.
+            let beside = std::thread::Builder::new().name("crowfly-opener".into());
+            let _ = beside.spawn(move || opener.wait());
         }
         Err(error) => out.note(&format!(
             "could not run {OPENER} ({error}): open the address yourself"

@@ -1,15 +1,22 @@
 //! A progress bar for work that takes long.
 
-use std::time::Duration;
+use std::cell::Cell;
+use std::time::{Duration, Instant};
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
-const REDRAW: Duration = Duration::from_millis(100);
+/// Work that is over within this time gets no bar: nobody could read one.
+const UNSEEN: Duration = Duration::from_millis(100);
 
 /// A bar for one piece of work at a time. Dropping it takes it off the screen.
+///
+/// It is drawn by whoever says how far the work is, and by no thread of its own: work must not fail for
+/// want of one that only shows it.
 #[derive(Debug)]
 pub struct Progress {
     bar: ProgressBar,
+    /// When the first piece of work began that shall be seen and is not yet.
+    unseen_since: Cell<Option<Instant>>,
 }
 
 impl Progress {
@@ -17,13 +24,15 @@ impl Progress {
     pub fn hidden() -> Self {
         Self {
             bar: ProgressBar::hidden(),
+            unseen_since: Cell::new(None),
         }
     }
 
     /// A bar on standard error.
     pub fn visible() -> Self {
         Self {
-            bar: ProgressBar::with_draw_target(None, ProgressDrawTarget::stderr()),
+            bar: ProgressBar::hidden(),
+            unseen_since: Cell::new(Some(Instant::now())),
         }
     }
 
@@ -44,8 +53,6 @@ impl Progress {
             self.bar.set_style(style.progress_chars("=> "));
         }
         self.bar.reset();
-        // Only now: a bar that ticks is drawn, and most work is over before anybody could read one.
-        self.bar.enable_steady_tick(REDRAW);
         self.of(total);
         self.bar
             .set_message(super::text::harmless(what).into_owned());
@@ -62,6 +69,11 @@ impl Progress {
 
     /// Says how many bytes or steps of the work are done.
     pub fn at(&self, done: u64) {
+        let since = self.unseen_since.get();
+        if since.is_some_and(|since| since.elapsed() >= UNSEEN) {
+            self.unseen_since.set(None);
+            self.bar.set_draw_target(ProgressDrawTarget::stderr());
+        }
         self.bar.set_position(done);
     }
 }

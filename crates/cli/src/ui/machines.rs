@@ -128,7 +128,7 @@ impl Machines {
 
     /// Takes in a file in which a machine is described.
     pub fn take_in(&self, name: &str, content: &[u8]) -> Result<Arc<Machine>, Failure> {
-        let (topology, snapshot) = machine::described(content)?;
+        let (topology, snapshot) = machine::described(name, content)?;
         let mut hash = DefaultHasher::new();
         content.hash(&mut hash);
         let machine = Arc::new(Machine {

@@ -43,9 +43,6 @@ pub const MAX_BODY_BYTES: usize = if MAX_MACHINE_BYTES > MAX_EVIDENCE_BYTES + FO
 } else {
     MAX_EVIDENCE_BYTES + FORM_BYTES
 };
-/// Threads that take requests; answers are worked out beside them.
-const THREADS: usize = 2;
-
 /// What all requests share.
 #[derive(Debug)]
 pub struct Page {
@@ -108,9 +105,8 @@ impl Listening {
             let what = format!("could not serve the page: {error}");
             Failure::new("ui-not-serving", Exit::Unavailable, what).maybe_hint(errno::hint(&error))
         };
-        let runtime = tokio::runtime::Builder::new_multi_thread()
-            .worker_threads(THREADS)
-            .max_blocking_threads(work::DESKS)
+        // This thread takes requests; answers are worked out beside it.
+        let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()
             .build()
             .map_err(failed)?;

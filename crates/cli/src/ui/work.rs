@@ -1,4 +1,4 @@
-//! Answers are worked out beside the threads that take requests, a few at a time, each with a deadline.
+//! Answers are worked out beside the thread that takes requests, a few at a time, each with a deadline.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -8,7 +8,7 @@ use axum::response::Response;
 
 use super::reply;
 use super::server::Page;
-use crate::failure::{Exit, Failure};
+use crate::failure::{Exit, Failure, errno};
 
 /// Answers worked out at a time. One more waits for a desk.
 pub const DESKS: usize = 4;
@@ -32,11 +32,20 @@ pub async fn answer(
     let Ok(Ok(desk)) = desk else {
         return busy("too many questions are being answered");
     };
-    let worked = tokio::task::spawn_blocking(move || {
+    let (tell, worked) = tokio::sync::oneshot::channel();
+    let desk = move || {
         let answer = work(&page);
         drop(desk);
-        answer
-    });
+        // Whoever asked may have gone.
+        let _ = tell.send(answer);
+    };
+    let at_desk = std::thread::Builder::new().name("crowfly-desk".into());
+    if let Err(error) = at_desk.spawn(desk) {
+        let what = format!("no thread to work out the answer could be started: {error}");
+        let failure = Failure::new("ui-no-thread", Exit::Unavailable, what);
+        let failure = failure.maybe_hint(errno::hint(&error));
+        return reply::refusal(StatusCode::SERVICE_UNAVAILABLE, &failure);
+    }
     match tokio::time::timeout(ANSWER, worked).await {
         Ok(Ok(Ok(response))) => response,
         Ok(Ok(Err(failure))) => reply::failed(&failure),

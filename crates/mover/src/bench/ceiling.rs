@@ -1,9 +1,10 @@
 //! What the machine can do without the fabric: copies in memory, and plain sockets over loopback.
 
-use std::io::{Read, Write};
+use std::io::{self, Read, Write};
 use std::net::{Ipv4Addr, Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::thread::Scope;
 use std::time::{Duration, Instant};
 
 use crowfly_route::units::{Bytes, BytesPerSecond};
@@ -18,16 +19,41 @@ const CHUNK: usize = 256 << 10;
 
 /// The rate at which `threads` threads copy `bytes` from one piece of memory to another, again and
 /// again for `time`; through the caches or past them, whichever is faster.
-pub fn copies(bytes: u64, threads: usize, time: Duration) -> Option<BytesPerSecond> {
-    let len = usize::try_from(bytes).ok()?;
+///
+/// # Errors
+/// When the system gives no threads.
+pub fn copies(
+    bytes: u64,
+    threads: usize,
+    time: Duration,
+) -> Result<Option<BytesPerSecond>, BenchError> {
+    let Ok(len) = usize::try_from(bytes) else {
+        return Ok(None);
+    };
     let from = vec![1u8; len];
     let mut to = vec![2u8; len];
-    let rates = [Caches::Keep, Caches::Pass]
-        .map(|caches| copying(&from, &mut to, threads.max(1), caches, time / 2));
-    rates
-        .into_iter()
-        .flatten()
-        .max_by(|a, b| a.0.total_cmp(&b.0))
+    let mut best: Option<BytesPerSecond> = None;
+    for caches in [Caches::Keep, Caches::Pass] {
+        let rate = copying(&from, &mut to, threads.max(1), caches, time / 2);
+        let rate = rate.map_err(|source| BenchError::Ceiling {
+            what: "copies in memory",
+            source: Arc::new(source),
+        })?;
+        best = best
+            .into_iter()
+            .chain(rate)
+            .max_by(|a, b| a.0.total_cmp(&b.0));
+    }
+    Ok(best)
+}
+
+/// Starts one of the threads whose rate is taken together.
+fn start<'scope, 'env>(
+    scope: &'scope Scope<'scope, 'env>,
+    body: impl FnOnce() + Send + 'scope,
+) -> io::Result<()> {
+    let thread = std::thread::Builder::new().name("crowfly-ceiling".into());
+    thread.spawn_scoped(scope, body).map(drop)
 }
 
 fn copying(
@@ -36,30 +62,32 @@ fn copying(
     threads: usize,
     caches: Caches,
     time: Duration,
-) -> Option<BytesPerSecond> {
+) -> io::Result<Option<BytesPerSecond>> {
     let share = from.len().div_ceil(threads).max(1);
     let began = Instant::now();
     let moved = AtomicU64::new(0);
+    // Fewer threads than asked for would measure something else.
     std::thread::scope(|scope| {
         for (from, to) in from.chunks(share).zip(to.chunks_mut(share)) {
             let moved = &moved;
-            scope.spawn(move || {
+            start(scope, move || {
                 while began.elapsed() < time {
                     for (from, to) in from.chunks(STEP).zip(to.chunks_mut(STEP)) {
                         copy_slice(from, to, caches);
                     }
                     moved.fetch_add(from.len() as u64, Ordering::Relaxed);
                 }
-            });
+            })?;
         }
-    });
-    Bytes(moved.into_inner()).per(began.elapsed().as_secs_f64())
+        io::Result::Ok(())
+    })?;
+    Ok(Bytes(moved.into_inner()).per(began.elapsed().as_secs_f64()))
 }
 
 /// The rate of `streams` plain TCP connections over loopback together, for about `time`.
 ///
 /// # Errors
-/// When the system gives no sockets.
+/// When the system gives no sockets or threads.
 pub fn streams(streams: usize, time: Duration) -> Result<Option<BytesPerSecond>, BenchError> {
     let failed = |source: std::io::Error| BenchError::Ceiling {
         what: "plain sockets over loopback",
@@ -84,23 +112,27 @@ pub fn streams(streams: usize, time: Duration) -> Result<Option<BytesPerSecond>,
     let moved = AtomicU64::new(0);
     let began = Instant::now();
     std::thread::scope(|scope| {
-        for (mut out, mut into) in pairs {
+        let started = pairs.into_iter().try_for_each(|(mut out, mut into)| {
             let (over, moved) = (&over, &moved);
-            scope.spawn(move || {
+            start(scope, move || {
                 let chunk = vec![1u8; CHUNK];
                 while !over.load(Ordering::Relaxed) && out.write_all(&chunk).is_ok() {}
                 let _ = out.shutdown(Shutdown::Write);
-            });
-            scope.spawn(move || {
+            })?;
+            start(scope, move || {
                 let mut chunk = vec![0u8; CHUNK];
                 while let Ok(got @ 1..) = into.read(&mut chunk) {
                     moved.fetch_add(got as u64, Ordering::Relaxed);
                 }
-            });
+            })
+        });
+        if started.is_ok() {
+            std::thread::sleep(time);
         }
-        std::thread::sleep(time);
         over.store(true, Ordering::Relaxed);
-    });
+        started
+    })
+    .map_err(failed)?;
     Ok(Bytes(moved.into_inner()).per(began.elapsed().as_secs_f64()))
 }
 
@@ -112,9 +144,11 @@ mod tests {
     fn copies_and_streams_have_a_rate_and_no_memory_has_none() {
         let time = Duration::from_millis(20);
         for bytes in [1, 4096, 3 << 20] {
-            assert!(copies(bytes, 2, time).is_some_and(|rate| rate.0 > 0.0));
+            let rate = copies(bytes, 2, time).expect("threads");
+            assert!(rate.is_some_and(|rate| rate.0 > 0.0));
         }
-        assert!(copies(0, 2, time).is_none_or(|rate| rate.0 == 0.0));
+        let rate = copies(0, 2, time).expect("threads");
+        assert!(rate.is_none_or(|rate| rate.0 == 0.0));
         let rate = streams(2, time).expect("sockets");
         assert!(rate.is_some_and(|rate| rate.0 > 0.0));
     }

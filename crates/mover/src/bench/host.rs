@@ -130,11 +130,18 @@ impl Host {
                     peer.close();
                     continue;
                 }
-                scope.spawn(move || {
-                    let _ = self.entertain(&peer, ended);
+                let guest = peer.clone();
+                let visit = move || {
+                    let _ = self.entertain(&guest, ended);
+                    guest.close();
+                    self.guests.fetch_sub(1, Ordering::AcqRel);
+                };
+                let thread = std::thread::Builder::new().name("crowfly-guest".into());
+                if let Err(error) = thread.spawn_scoped(scope, visit) {
+                    let _ = refuse(&peer, &format!("it could start no thread: {error}"));
                     peer.close();
                     self.guests.fetch_sub(1, Ordering::AcqRel);
-                });
+                }
             }
         });
     }

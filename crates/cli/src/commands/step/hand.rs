@@ -16,7 +16,7 @@ use serde::{Deserialize, Serialize};
 
 use super::Way;
 use crate::commands::key;
-use crate::failure::{Exit, Failure};
+use crate::failure::{Exit, Failure, errno};
 
 /// What a rank is told at its start, after the key.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -122,7 +122,7 @@ fn started() -> Result<(), Failure> {
         settings: brief.way.settings(key),
         losses: brief.losses,
         brief,
-        words: words(),
+        words: words()?,
     };
     train(&order, destination, &mut hand)?;
     Ok(())
@@ -130,9 +130,9 @@ fn started() -> Result<(), Failure> {
 
 /// The words of whoever started this rank, as they come. When these end, so does the rank: whoever
 /// started it is gone, and with it the folder that the rank works in.
-fn words() -> Receiver<Word> {
+fn words() -> Result<Receiver<Word>, Failure> {
     let (sender, receiver) = mpsc::channel();
-    thread::spawn(move || {
+    let hear = move || {
         for line in io::stdin().lock().lines() {
             let word = line.ok().and_then(|line| serde_json::from_str(&line).ok());
             let Some(word) = word else { break };
@@ -141,8 +141,14 @@ fn words() -> Receiver<Word> {
             }
         }
         std::process::exit(Exit::Interrupted.status().into());
-    });
-    receiver
+    };
+    let hearing = thread::Builder::new().name("crowfly-words".into());
+    hearing.spawn(hear).map_err(|error| {
+        let what =
+            format!("could not start a thread that hears whoever started this rank: {error}");
+        Failure::new("step-no-ranks", Exit::Unavailable, what).maybe_hint(errno::hint(&error))
+    })?;
+    Ok(receiver)
 }
 
 /// The crew of a rank that was started.

@@ -156,16 +156,23 @@ pub fn listen(
 /// Is the other end of the process that started this one, until its standard input ends.
 pub fn be_piped(settings: Settings, memory: Held) -> Result<Exit, Failure> {
     let host = Host::lending(settings, memory)?;
-    let mut stdout = io::stdout().lock();
-    let told = writeln!(stdout, "{}", host.address()).and_then(|()| stdout.flush());
-    told.map_err(|error| Failure::output(&error))?;
     let ended = AtomicBool::new(false);
     std::thread::scope(|scope| {
-        scope.spawn(|| {
+        let hear = || {
             let _ = io::copy(&mut io::stdin().lock(), &mut io::sink());
             ended.store(true, Ordering::Release);
-        });
-        host.serve(&ended);
-    });
+        };
+        let hearing = std::thread::Builder::new().name("crowfly-end".into());
+        hearing
+            .spawn_scoped(scope, hear)
+            .map_err(|error| failed("start a thread of", &error))?;
+        // Only now: whoever knows the address counts on this process to end with it.
+        let mut stdout = io::stdout().lock();
+        let told = writeln!(stdout, "{}", host.address()).and_then(|()| stdout.flush());
+        if told.is_ok() {
+            host.serve(&ended);
+        }
+        told.map_err(|error| Failure::output(&error))
+    })?;
     Ok(Exit::Ok)
 }

@@ -82,7 +82,7 @@ pub fn run(
                     progress.at(samples.len() as u64);
                 }
             }
-            look_at_copies(&mut ceilings, &lines, *size, plan.time);
+            look_at_copies(&mut ceilings, &lines, *size, plan.time)?;
         }
         if lines.iter().any(|line| is_within_host(line, other)) {
             look_at_streams(&mut ceilings, plan.time)?;
@@ -176,19 +176,26 @@ fn turns<T>(things: &[T], first: usize) -> impl Iterator<Item = &T> {
 }
 
 /// What the CPU's copies in memory could do, where that is what a path does.
-fn look_at_copies(ceilings: &mut Ceilings, lines: &[Line], size: u64, time: Duration) {
+fn look_at_copies(
+    ceilings: &mut Ceilings,
+    lines: &[Line],
+    size: u64,
+    time: Duration,
+) -> Result<(), Failure> {
     let copying = [Path::Shm, Path::Cma];
     let by_cores = |line: &Line| copying.contains(&line.path()) && line.is_of_host_memory();
     if !lines.iter().any(by_cores) {
-        return;
+        return Ok(());
     }
     let threads = std::thread::available_parallelism().map_or(1, usize::from);
     for threads in [1, threads.min(MAX_THREADS)] {
         let how = format!("copies in memory by {}", count(threads, "thread"));
         for path in copying {
-            ceilings.offer(path, Some(size), bench::copies(size, threads, time), &how);
+            let rate = bench::copies(size, threads, time)?;
+            ceilings.offer(path, Some(size), rate, &how);
         }
     }
+    Ok(())
 }
 
 /// What plain connections over loopback do.
