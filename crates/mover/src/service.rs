@@ -40,7 +40,7 @@ pub use client::Dialing;
 pub use copy::{Asked, Copied, Copy, Side, Watch};
 pub use error::ServiceError;
 pub use exports::Export;
-pub use limits::{Limits, MAX_LISTED};
+pub use limits::{GRACE, Limits, MAX_LISTED};
 pub use message::{Answer, BadMessage, Entry, Kind, Part, Request, Tag};
 pub use name::{BadLocation, Location, Name, RelativePath};
 pub use server::{Auth, Server, ServerSettings, Totals};

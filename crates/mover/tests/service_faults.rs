@@ -126,6 +126,51 @@ fn given_a_server_that_is_gone_mid_copy_it_fails_at_once_and_a_later_run_goes_on
 }
 
 #[test]
+fn given_a_server_that_is_told_to_stop_mid_copy_the_copy_comes_to_its_end() {
+    let stage = Stage::with(false, Auth::Key(key()), |settings| {
+        settings.limits.grace = SOON
+    });
+    let source = stage.folder.path().join("m");
+    large(&source, 5);
+    let here = tempfile::tempdir().expect("a folder");
+    let to = here.path().join("m");
+    let asked = stage.asked(stage.at("data/m"), Side::File(to.clone()));
+    let copy_of = begun(asked, 8 * MIB);
+    let Stage {
+        server,
+        folder: _there,
+        ..
+    } = stage;
+    let totals = server.stop();
+    copy_of.wait().expect("finished");
+    assert!(same(&source, &to));
+    assert_eq!(totals.files.get("sent-read"), Some(&1));
+}
+
+#[test]
+fn given_a_server_whose_grace_is_over_what_is_still_under_way_is_told() {
+    let grace = Duration::from_millis(1);
+    let stage = Stage::with(false, Auth::Key(key()), |settings| {
+        settings.limits.grace = grace
+    });
+    large(&stage.folder.path().join("m"), 6);
+    let here = tempfile::tempdir().expect("a folder");
+    let asked = stage.asked(stage.at("data/m"), Side::File(here.path().join("m")));
+    let copy_of = begun(asked, MIB);
+    let Stage {
+        server,
+        folder: _there,
+        ..
+    } = stage;
+    let began = Instant::now();
+    server.stop();
+    assert!(began.elapsed() < SOON);
+    let code = failed(copy_of).code();
+    assert!(["server-stopping", "peer-lost"].contains(&code), "{code}");
+    assert_eq!(entries(here.path()), [""; 0]);
+}
+
+#[test]
 fn given_a_client_that_is_gone_mid_upload_nothing_appears_and_a_later_run_goes_on() {
     let net = Net::new();
     let source = net.at("m");

@@ -201,6 +201,7 @@ pub fn run(args: &ServeArgs, out: &mut Output) -> Result<Exit, Failure> {
             files: args.limits.max_files.into(),
             idle: args.limits.idle,
             buffers: args.limits.buffers,
+            ..Limits::default()
         },
         fabric: args.connection.fabric()?,
     })?;

@@ -1,9 +1,30 @@
 //! What `serve` did until it was ended.
 
+use std::collections::BTreeMap;
+
 use super::block::Block;
 use super::legs::{self, Ends};
 use super::text::seconds;
 use crate::commands::serve::Serve;
+
+fn counts(counts: &BTreeMap<String, u64>, name: fn(&str) -> String) -> String {
+    let each = counts.iter();
+    let each: Vec<String> = each
+        .map(|(what, count)| format!("{count} {}", name(what)))
+        .collect();
+    match each.is_empty() {
+        true => "none".to_owned(),
+        false => each.join(", "),
+    }
+}
+
+/// `sent-looked-at` in words: a direction, and what became of the file.
+fn outcome(word: &str) -> String {
+    match word.split_once('-') {
+        Some((direction, became)) => format!("{direction} ({})", became.replace('-', " ")),
+        None => word.to_owned(),
+    }
+}
 
 /// The running totals in at most `columns` columns.
 pub fn render(serve: &Serve, columns: usize) -> String {
@@ -14,22 +35,14 @@ pub fn render(serve: &Serve, columns: usize) -> String {
         seconds(totals.seconds),
         serve.ended_by
     );
-    let counts = |counts: &std::collections::BTreeMap<String, u64>| {
-        let each = counts.iter().map(|(what, count)| format!("{count} {what}"));
-        let each: Vec<String> = each.collect();
-        match each.is_empty() {
-            true => "none".to_owned(),
-            false => each.join(", "),
-        }
-    };
     let mut block = Block::indented(2);
     let peers = format!(
         "{} connected, {} sent away",
         totals.connections, totals.refused
     );
     block.line("peers", [peers.into()]);
-    block.line("files", [counts(&totals.files).into()]);
-    block.line("errors", [counts(&totals.errors).into()]);
+    block.line("files", [counts(&totals.files, outcome).into()]);
+    block.line("errors", [counts(&totals.errors, str::to_owned).into()]);
     text.push_str(&block.render(columns));
     let ends = Ends {
         here: "server",
@@ -42,4 +55,21 @@ pub fn render(serve: &Serve, columns: usize) -> String {
         text.push_str(&table);
     }
     text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn files_are_counted_in_words_and_errors_by_their_codes() {
+        let of = |words: &[&str]| words.iter().map(|word| ((*word).to_owned(), 2)).collect();
+        let files = of(&["received-whole", "sent-looked-at"]);
+        assert_eq!(
+            counts(&files, outcome),
+            "2 received (whole), 2 sent (looked at)"
+        );
+        assert_eq!(counts(&of(&["peer-lost"]), str::to_owned), "2 peer-lost");
+        assert_eq!(counts(&BTreeMap::new(), outcome), "none");
+    }
 }

@@ -147,12 +147,20 @@ fn given_a_server_that_is_interrupted_mid_copy_both_end_in_order() {
         (Some(0), &Value::from("SIGINT"))
     );
     let output = child.wait_with_output().expect("it ends");
-    let code = document(&output)["error"]["code"].to_string();
-    assert!(
-        ["\"server-stopping\"", "\"peer-lost\""].contains(&code.as_str()),
-        "{code}"
-    );
-    assert_eq!(output.status.code(), Some(74));
+    // The server gives it five seconds, which is not enough on every machine.
+    let document = document(&output);
+    match output.status.code() {
+        Some(0) => {
+            let read = |name: &str| fs::read(folder.join(name)).expect("there");
+            assert!(read("copy") == read("data/m"), "whole is whole");
+        }
+        status => {
+            assert_eq!(
+                (status, &document["error"]["code"]),
+                (Some(74), &"server-stopping".into())
+            );
+        }
+    }
 }
 
 #[test]

@@ -52,8 +52,10 @@ pub(crate) const COURTESY: Duration = Duration::from_secs(2);
 pub(crate) const INTRODUCTION: Duration = Duration::from_secs(5);
 /// How often a thread that waits looks whether it is still wanted.
 pub(crate) const LOOK: Duration = Duration::from_millis(200);
-/// How long a server that was told to stop waits for what is under way.
-pub(crate) const GRACE: Duration = Duration::from_secs(5);
+/// How long a server that was told to stop waits for what is under way, unless told otherwise.
+pub const GRACE: Duration = Duration::from_secs(5);
+/// How long it then takes leave of those that are still there.
+pub(crate) const PARTING: Duration = Duration::from_secs(1);
 
 /// The limits of a server that a user may set.
 #[derive(Clone, Debug)]
@@ -68,6 +70,8 @@ pub struct Limits {
     pub idle: Duration,
     /// Memory for bytes on their way between storage and the fabric.
     pub buffers: Bytes,
+    /// How long a server that was told to stop serves those who go on asking.
+    pub grace: Duration,
 }
 
 impl Default for Limits {
@@ -78,6 +82,7 @@ impl Default for Limits {
             files: 64,
             idle: Duration::from_secs(300),
             buffers: Bytes(8 * PART),
+            grace: GRACE,
         }
     }
 }

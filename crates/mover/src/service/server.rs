@@ -5,7 +5,7 @@ use std::fmt;
 use std::net::{SocketAddr, TcpListener};
 use std::os::fd::AsFd;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -16,7 +16,7 @@ use super::account::{Leg, Legs};
 use super::channel::{Channel, FabricChannel};
 use super::error::ServiceError;
 use super::exports::{Export, Exports};
-use super::limits::{GRACE, INTRODUCTION, LOOK, Limits, PART};
+use super::limits::{INTRODUCTION, LOOK, Limits, PART, PARTING};
 use super::message::Answer;
 use super::metrics::{Metrics, http};
 use super::ring::Ring;
@@ -188,6 +188,7 @@ impl Server {
             pool: pool::Pool::default(),
             totals: Legs::default(),
             stop: AtomicBool::new(false),
+            until: OnceLock::new(),
         });
         let core = Arc::new(Core {
             shared: Arc::clone(&shared),
@@ -282,15 +283,20 @@ impl Server {
         }
     }
 
-    /// Stops: takes no more requests, gives those under way a little time, and says what it did.
+    /// Stops: takes no more peers, serves those that are there until they ask for nothing more or
+    /// [`Limits::grace`] is over, and says what it did.
     pub fn stop(mut self) -> Totals {
         self.end();
         self.totals()
     }
 
     fn end(&mut self) {
-        self.core.shared.stop.store(true, Ordering::Release);
-        let until = Instant::now() + GRACE;
+        let shared = &self.core.shared;
+        let until = *shared
+            .until
+            .get_or_init(|| Instant::now() + shared.limits.grace);
+        shared.stop.store(true, Ordering::Release);
+        let until = until + PARTING;
         while self.core.peers.load(Ordering::Acquire) > 0 && Instant::now() < until {
             std::thread::sleep(Duration::from_millis(5));
         }

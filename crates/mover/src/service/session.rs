@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock};
 use std::time::{Duration, Instant};
 
 use crowfly_route::policy::Policy;
@@ -35,6 +35,16 @@ pub(crate) struct Shared {
     pub pool: pool::Pool,
     pub totals: Legs,
     pub stop: AtomicBool,
+    /// Once it stops: until when those who are there are served.
+    pub until: OnceLock<Instant>,
+}
+
+impl Shared {
+    /// Whether the server stops, and its time is over.
+    fn is_over(&self) -> bool {
+        let over = |until: &Instant| Instant::now() >= *until;
+        self.stop.load(Ordering::Acquire) && self.until.get().is_none_or(over)
+    }
 }
 
 /// A file that a peer has open.
@@ -93,6 +103,8 @@ pub(crate) struct Session {
     /// Threads of the pool that work for it.
     working: AtomicUsize,
     broken: AtomicBool,
+    /// Whether it was told where exposed memory is, which it reaches without asking.
+    lent: AtomicBool,
 }
 
 fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -134,6 +146,7 @@ impl Session {
             under_way: AtomicUsize::new(0),
             working: AtomicUsize::new(0),
             broken: AtomicBool::new(false),
+            lent: AtomicBool::new(false),
         });
         session.listen(first);
         session.end();
@@ -142,13 +155,16 @@ impl Session {
     fn listen(self: &Arc<Self>, first: u64) {
         let mut last = first;
         let mut heard = Instant::now();
-        while !self.shared.stop.load(Ordering::Acquire) && !self.broken.load(Ordering::Acquire) {
+        while !self.shared.is_over() && !self.broken.load(Ordering::Acquire) {
             let Ok(message) = self.channel.receive(LOOK) else {
                 return;
             };
             let Some(message) = message else {
                 let idle = heard.elapsed() > self.shared.limits.idle;
                 if self.peer.lost().is_some() || idle && self.under_way() == 0 {
+                    return;
+                }
+                if self.shared.stop.load(Ordering::Acquire) && self.is_through() {
                     return;
                 }
                 continue;
@@ -173,6 +189,12 @@ impl Session {
             last = number;
             self.take(number, request);
         }
+    }
+
+    /// Whether nothing of what it asked for is under way.
+    fn is_through(&self) -> bool {
+        let lent = self.lent.load(Ordering::Acquire);
+        !lent && self.under_way() == 0 && locked(&self.files).is_empty()
     }
 
     fn under_way(&self) -> usize {
