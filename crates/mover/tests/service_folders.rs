@@ -306,3 +306,41 @@ fn given_an_exposed_folder_itself_its_permissions_stay_as_they_are() {
     assert_eq!(mode(ways.stage.folder.path()), 0o705);
     assert_eq!(mode(&ways.stage.folder.path().join("closed")), 0o500);
 }
+
+#[test]
+fn given_an_interrupted_copy_of_a_folder_a_resumed_one_leaves_whole_files_alone_and_tidies_up() {
+    let ways = Ways::new();
+    let (first, second) = (1_500_000, 70_000);
+    let each = ways.each(|root| {
+        fs::create_dir_all(root).expect("made");
+        fs::write(root.join("a"), pattern(first, 1)).expect("written");
+        fs::write(root.join("z"), pattern(second, 2)).expect("written");
+    });
+    for (from, to, at, into) in each {
+        let mut asked = ways.stage.asked(from, to);
+        (asked.recursive, asked.resume) = (true, true);
+        // What is in the way of the second file ends the copy once the first one is whole.
+        fs::create_dir_all(into.join("z")).expect("made");
+        let error = copy(asked.clone()).map(drop).expect_err("in the way");
+        assert_eq!(error.code(), "destination-occupied");
+        let names = || {
+            let entries = fs::read_dir(&into).expect("there").flatten();
+            let mut names: Vec<_> = entries.map(|entry| entry.file_name()).collect();
+            names.sort();
+            names
+        };
+        assert_eq!(names(), [".a.crowfly-journal", "a", "z"]);
+        let inode = || into.join("a").metadata().expect("there").ino();
+        let before = inode();
+        fs::remove_dir(into.join("z")).expect("removed");
+        let copied = copy(asked.clone()).expect("goes on");
+        assert_eq!((copied.files, copied.unchanged), (2, 1));
+        assert_eq!(copied.resumed.0, first as u64);
+        assert_eq!(copied.receipt.requested.0, second as u64);
+        assert_eq!((inode(), names()), (before, vec!["a".into(), "z".into()]));
+        assert_eq!(fs::read(into.join("a")).ok(), fs::read(at.join("a")).ok());
+        // Nothing is remembered of a copy that came to its end.
+        let again = copy(asked).expect("copied");
+        assert_eq!((again.files, again.unchanged), (2, 0));
+    }
+}

@@ -13,7 +13,7 @@ mod stage;
 use stage::{SOON, Stage, copy, fabric, key, metric, pattern, scrape, settings};
 
 /// The version of the messages.
-const VERSION: u16 = 2;
+const VERSION: u16 = 3;
 
 /// A peer that says what it likes.
 struct Raw {
@@ -241,6 +241,7 @@ fn given_checksums_that_do_not_fit_the_bytes_nothing_of_them_is_kept() {
         size: 100,
         tag: crowfly_mover::service::Tag([0; 16]),
         resume: true,
+        remember: false,
         policy: Policy::Prefer,
         wanted: Wanted::default(),
     };

@@ -62,11 +62,13 @@ pub struct CpArgs {
     /// With -r: copy what links lead to. At a server that is only what lies beneath what it exposes
     #[arg(short = 'L', long, requires = "recursive")]
     dereference: bool,
-    /// Preserve permissions and the time of the last change exactly. Without it new files and folders get
-    /// the permissions of their sources less the umask, and a file that was there keeps its own
+    /// Preserve permissions and the time of the last change exactly, but no set-user, set-group and sticky
+    /// bits. Without it new files and folders get the permissions of their sources less the umask, and a
+    /// file that was there keeps its own
     #[arg(short, long)]
     preserve: bool,
-    /// Go on where an earlier copy was interrupted, and leave what can be gone on with
+    /// Go on where an earlier copy was interrupted, and leave what can be gone on with. Of a folder, files
+    /// that were whole are read and left alone where they match the checksums that the copy kept
     #[arg(long)]
     resume: bool,
     /// With an object as DST: fail where there is one already, and replace nothing
@@ -102,6 +104,8 @@ pub struct Cp {
     pub files: u64,
     /// Folders that are there, empty ones among them.
     pub folders: u64,
+    /// Of those, files that an earlier copy had finished: every byte was held against its checksums.
+    pub unchanged: u64,
     /// Bytes that were there already, from an earlier copy.
     pub resumed: Bytes,
     /// Entries of folders that were left out.
@@ -183,8 +187,9 @@ fn carry(
     Ok(Cp {
         schema: CP_SCHEMA,
         from: from.place(),
-        to: to.place(),
+        to: copied.to,
         files: copied.files,
+        unchanged: copied.unchanged,
         folders: copied.folders,
         resumed: copied.resumed,
         skipped: copied.skipped,

@@ -50,6 +50,8 @@ fn of_answer(code: &str) -> (Exit, Option<&'static str>) {
             Exit::CannotCreate,
             Some("`crowfly serve --writable` exposes folders that take files"),
         ),
+        "destination-occupied" => (Exit::CannotCreate, None),
+        "in-the-way" => (Exit::CannotCreate, Some("remove it, or move it away")),
         "destination-is-link" => (
             Exit::CannotCreate,
             Some("remove the link, or name what it is to lead to"),
@@ -135,7 +137,10 @@ impl From<ServiceError> for Failure {
                 let (exit, hint) = of_answer(code);
                 (exit, hint.map(str::to_owned))
             }
-            E::File { source, .. } => (errno::creating(source), None),
+            E::File { source, .. } => match error.is_of_the_source() {
+                true => (errno::reading(source), None),
+                false => (errno::creating(source), None),
+            },
             E::Unauthenticated { .. } => (
                 Exit::Usage,
                 Some(
@@ -172,5 +177,26 @@ fn storage(error: TransferError) -> Failure {
             Failure::from(error).hint("copy it again once nobody writes to it any more")
         }
         other => other.into(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io;
+
+    use super::*;
+
+    #[test]
+    fn the_same_answer_of_a_folder_of_the_source_and_of_a_destination_ends_differently() {
+        let failed = |what| {
+            Failure::from(ServiceError::File {
+                what,
+                path: "f/inner".into(),
+                source: io::ErrorKind::PermissionDenied.into(),
+            })
+            .exit()
+        };
+        assert_eq!(failed("list"), Exit::NoInput);
+        assert_eq!(failed("make the folder"), Exit::CannotCreate);
     }
 }

@@ -52,7 +52,14 @@ fn summary(cp: &Cp) -> String {
         harmless(&from)
     );
     if cp.resumed.0 > 0 {
-        text.push_str(&format!("; {} were there already", cp.resumed));
+        let whole = match cp.unchanged {
+            0 => String::new(),
+            files => {
+                let files = usize::try_from(files).unwrap_or(usize::MAX);
+                format!(", {} of them whole", count(files, "file"))
+            }
+        };
+        text.push_str(&format!("; {} were there already{whole}", cp.resumed));
     }
     if cp.skipped > 0 {
         let left_out = count(usize::try_from(cp.skipped).unwrap_or(usize::MAX), "entry");

@@ -123,3 +123,49 @@ fn given_a_link_that_leads_nowhere_as_a_destination_it_is_refused_and_stays() {
     let link = fs::read_link(folder.join("link")).expect("a link");
     assert_eq!(link, Path::new("nowhere"));
 }
+
+#[test]
+fn given_a_destination_that_cannot_be_made_it_is_named_and_the_status_is_that_of_an_output() {
+    let folder = folder("cp-in-the-way");
+    fs::write(folder.join("data/m"), b"bytes").expect("written");
+    fs::write(folder.join("file"), b"bytes").expect("written");
+    let made = Command::new("mkfifo").arg(folder.join("fifo")).status();
+    assert!(made.is_ok_and(|status| status.success()));
+    let occupied = ("destination-occupied".to_owned(), 73);
+    assert_eq!(refusal(&folder, &["data/m", "fifo"]), occupied);
+    assert_eq!(refusal(&folder, &["data/m", "/dev/null"]), occupied);
+    assert_eq!(refusal(&folder, &["-r", "data", "file"]), occupied);
+    for made in [".copy.crowfly-partial", ".copy.crowfly-journal"] {
+        fs::create_dir(folder.join(made)).expect("made");
+        let (document, status) = cp(&folder, &["data/m", "copy", "--resume"]);
+        let error = &document["error"];
+        assert_eq!(
+            (status, &error["code"]),
+            (73, &"in-the-way".into()),
+            "{error}"
+        );
+        let message = error["message"].as_str().expect("a message");
+        assert!(message.contains(made), "{message}");
+        fs::remove_dir(folder.join(made)).expect("removed");
+        let _ = fs::remove_file(folder.join(".copy.crowfly-partial"));
+    }
+}
+
+#[test]
+fn given_a_folder_as_destination_the_file_in_it_is_what_is_told() {
+    let folder = folder("cp-into");
+    fs::write(folder.join("data/m"), b"bytes").expect("written");
+    fs::create_dir(folder.join("into")).expect("made");
+    let (told, status) = cp(&folder, &["data/m", "into"]);
+    let place = format!("file:{}", folder.join("into/m").display());
+    assert_eq!((status, &told["to"]), (0, &place.as_str().into()), "{told}");
+    assert_eq!(told["receipt"]["to"], place);
+    let server = Server::start(&folder, &["--key-file", "key"]);
+    let to = server.at("data/up/");
+    let (told, status) = cp(&folder, &["data/m", &to, "--key-file", "key"]);
+    assert_eq!(
+        (status, &told["to"]),
+        (0, &server.at("data/up/m").into()),
+        "{told}"
+    );
+}

@@ -335,6 +335,23 @@ impl Client {
         }
     }
 
+    /// Has whole files of a folder remembered no longer.
+    pub(crate) fn forget(
+        &self,
+        name: &Name,
+        path: &RelativePath,
+        until: Option<Instant>,
+    ) -> Result<(), ServiceError> {
+        let request = Request::Forget {
+            name: name.clone(),
+            path: path.clone(),
+        };
+        match self.ask(request, self.time(until)?, until)? {
+            Answer::Made(_) => Ok(()),
+            _ => Err(self.odd("it answered something else than was asked")),
+        }
+    }
+
     /// Entries of a folder after one of them, whether there are more, and how many others there are.
     pub(crate) fn list(
         &self,

@@ -83,10 +83,15 @@ impl fmt::Debug for Asked {
 /// What was copied.
 #[derive(Clone, Debug)]
 pub struct Copied {
+    /// Where to: of one file that was copied into a folder, the file there.
+    pub to: Place,
     /// Files that are whole at their destination.
     pub files: u64,
     /// Folders that are there, empty ones among them.
     pub folders: u64,
+    /// Of those, files that an earlier copy had finished: they were read, held against the checksums of
+    /// that copy, and left as they are.
+    pub unchanged: u64,
     /// Bytes that were there already, from an earlier copy, and were not moved again.
     pub resumed: Bytes,
     /// Entries of folders that were left out: links, devices, sockets and pipes.
@@ -366,6 +371,10 @@ fn all(
         folders,
         skipped,
     } = plan::files(asked, terms)?;
+    let to = match (files.as_slice(), folders.as_slice()) {
+        ([one], []) => one.to.place(asked),
+        _ => asked.to.place(),
+    };
     let total = files.iter().map(|file| file.size).sum();
     let largest = files.iter().map(|file| file.size).max().unwrap_or(0);
     watched.total.store(total, Ordering::Relaxed);
@@ -388,12 +397,14 @@ fn all(
             &local
         }
     };
+    let remember = terms.resume && !folders.is_empty();
     let folders = Folders::make(folders, terms)?;
-    let batch = Batch::new(files, terms, watched);
+    let batch = Batch::new(files, terms, watched, remember);
     batch.run(ring, window)?;
     let folders = folders.finish(terms)?;
     let Moved {
         whole,
+        unchanged,
         confirmed,
         digests,
         legs,
@@ -405,9 +416,11 @@ fn all(
             .any(|side| matches!(side, Side::Served(_))),
     };
     let verification = verification(asked, &digests, agreed);
-    let receipt = receipt(asked, watched, started, verification, &legs);
+    let receipt = receipt(asked, &to, watched, started, verification, &legs);
     Ok(Copied {
+        to,
         files: whole,
+        unchanged,
         folders,
         resumed: Bytes(watched.resumed.load(Ordering::Relaxed)),
         skipped,
@@ -419,6 +432,7 @@ fn all(
 /// The account of all of it.
 fn receipt(
     asked: &Asked,
+    to: &Place,
     watched: &Watched,
     started: Instant,
     verification: Verification,
@@ -426,7 +440,7 @@ fn receipt(
 ) -> Receipt {
     let visibility = legs.visibility();
     let legs = legs.all();
-    let (from, to) = (asked.from.place(), asked.to.place());
+    let (from, to) = (asked.from.place(), to.clone());
     let route = route(&legs, &from, &to);
     let requested = Bytes(watched.moved.load(Ordering::Relaxed));
     let mut cpu = CpuSeconds::default();

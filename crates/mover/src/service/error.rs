@@ -107,6 +107,26 @@ pub enum ServiceError {
         /// What was wanted.
         wanted: &'static str,
     },
+    /// Something else than what is to be made is there already.
+    #[error("`{path}` is {found}, not {wanted}")]
+    Occupied {
+        /// The path.
+        path: String,
+        /// What it is.
+        found: &'static str,
+        /// What was to be made.
+        wanted: &'static str,
+    },
+    /// Something else lies where the unfinished copy of a file would lie, or its journal.
+    #[error("`{path}`, where `{of}` would lie while it is copied, is in the way: {why}")]
+    InTheWay {
+        /// What is in the way.
+        path: String,
+        /// The file that was to be made.
+        of: String,
+        /// What it is.
+        why: &'static str,
+    },
     /// A link is where the file would be, and is neither replaced nor written through.
     #[error("`{path}` is a link: it is neither replaced nor written through")]
     Link {
@@ -228,6 +248,9 @@ pub enum ServiceError {
     },
 }
 
+/// What is done to a folder of a source, and to nothing else.
+pub(crate) const LIST: &str = "list";
+
 /// The codes that a server may answer with; another one reads `server-error`.
 const CODES: &[&str] = &[
     "no-such-name",
@@ -236,6 +259,8 @@ const CODES: &[&str] = &[
     "read-only",
     "not-a-file",
     "destination-is-link",
+    "destination-occupied",
+    "in-the-way",
     "file-busy",
     "file-failed",
     "source-changed",
@@ -284,6 +309,8 @@ impl ServiceError {
             Self::Denied { .. } => "access-denied",
             Self::ReadOnly { .. } => "read-only",
             Self::WrongKind { .. } => "not-a-file",
+            Self::Occupied { .. } => "destination-occupied",
+            Self::InTheWay { .. } => "in-the-way",
             Self::Link { .. } => "destination-is-link",
             Self::Cycle { .. } => "link-cycle",
             Self::Busy { .. } => "file-busy",
@@ -313,6 +340,11 @@ impl ServiceError {
             .find(|known| **known == code)
             .copied()
             .unwrap_or("server-error")
+    }
+
+    /// Whether it was met where the bytes come from, and not where they go.
+    pub fn is_of_the_source(&self) -> bool {
+        matches!(self, Self::File { what, .. } if *what == LIST)
     }
 
     /// What stood in the way of better routes, where the error knows.

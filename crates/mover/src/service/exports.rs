@@ -15,11 +15,11 @@ use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags, ResolveFlags, Stat};
 use rustix::io::Errno;
 
 use super::attributes::{Attributes, Wanted};
-use super::error::ServiceError;
+use super::error::{LIST, ServiceError};
 use super::limits::{MAX_COMPONENT, MAX_EXPORTS};
 use super::message::{Entry, Kind, Tag};
 use super::name::{Name, RelativePath};
-use super::partial::is_unfinished;
+use super::partial::{self, is_unfinished};
 use crate::checkpoint::Stamp;
 use crate::digest;
 use crate::fabric::{Access, Buffer, Fabric, Region};
@@ -210,7 +210,19 @@ impl Folder {
         let (folder, name) = self.folder_for(path)?;
         match rustix::fs::mkdirat(&folder, name, wanted.of_new_folder()) {
             Ok(()) => Ok(true),
-            Err(Errno::EXIST) => self.open_folder(path).map(|_| false),
+            Err(Errno::EXIST) => match self.open_folder(path) {
+                Ok(_) => Ok(false),
+                Err(ServiceError::WrongKind {
+                    path,
+                    found,
+                    wanted,
+                }) => Err(ServiceError::Occupied {
+                    path,
+                    found,
+                    wanted,
+                }),
+                Err(error) => Err(error),
+            },
             Err(error) => Err(failed(error)),
         }
     }
@@ -231,13 +243,23 @@ impl Folder {
         given.map_err(|error| ServiceError::file("finish", path.to_string(), error))
     }
 
+    /// Remembers the whole files in a folder no longer.
+    ///
+    /// # Errors
+    /// When nothing may be written here, or it is no folder.
+    pub(crate) fn forget(&self, path: &RelativePath) -> Result<(), ServiceError> {
+        self.may_write(path)?;
+        let forgotten = partial::forget(&self.open_folder(path)?);
+        forgotten.map_err(|error| ServiceError::file("finish", path.to_string(), error))
+    }
+
     fn open_folder(&self, path: &RelativePath) -> Result<OwnedFd, ServiceError> {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY;
         beneath(self.root.as_fd(), at(path), flags).map_err(|error| match error {
             Errno::NOTDIR => ServiceError::WrongKind {
                 path: path.to_string(),
-                found: "no folder",
-                wanted: "one",
+                found: "a file or device",
+                wanted: "a folder",
             },
             error => refused(path, error),
         })
@@ -302,7 +324,7 @@ pub(crate) fn list(
     shown: &str,
     through: Option<&Through<'_>>,
 ) -> Result<Entries, ServiceError> {
-    let failed = |error: Errno| ServiceError::file("list", shown, error);
+    let failed = |error: Errno| ServiceError::file(LIST, shown, error);
     let mut entries = Vec::new();
     let mut skipped = 0;
     for entry in Dir::read_from(folder).map_err(failed)? {
@@ -371,8 +393,8 @@ fn beneath(root: BorrowedFd<'_>, path: &OsStr, flags: OFlags) -> Result<OwnedFd,
 fn no_file(path: &RelativePath) -> ServiceError {
     ServiceError::WrongKind {
         path: path.to_string(),
-        found: "no regular file",
-        wanted: "one",
+        found: "a folder, device or socket",
+        wanted: "a file",
     }
 }
 

@@ -22,7 +22,7 @@ use fields::{
 };
 
 /// The version of these messages that this build speaks.
-pub(crate) const VERSION: u16 = 2;
+pub(crate) const VERSION: u16 = 3;
 /// The most checksums of one part.
 const MAX_SUMS: usize = (PART / GRID) as usize;
 /// The most entries of one page of a listing.
@@ -111,6 +111,8 @@ pub enum Request {
         tag: Tag,
         /// Whether to go on with what an earlier copy left.
         resume: bool,
+        /// Whether it is remembered when it is whole, until [`Request::Forget`].
+        remember: bool,
         /// How far its bytes may stray.
         policy: Policy,
         /// What it is to have besides its bytes.
@@ -126,6 +128,13 @@ pub enum Request {
         wanted: Wanted,
         /// Whether it is filled, and gets that now.
         filled: bool,
+    },
+    /// To remember the whole files in a folder no longer: all that was copied with them is there.
+    Forget {
+        /// The export.
+        name: Name,
+        /// The path below it.
+        path: RelativePath,
     },
     /// To fetch a part from the client's memory and write it into a file that was begun.
     Write {
@@ -209,7 +218,7 @@ pub enum Answer {
     },
     /// To [`Request::Open`]: a folder, and what it has.
     Folder(Attributes),
-    /// To [`Request::Folder`]: whether it was not there before.
+    /// To [`Request::Folder`]: whether it was not there before. To [`Request::Forget`]: no.
     Made(bool),
     /// To [`Request::Open`]: memory, to be reached without asking.
     Memory(Box<RegionDescriptor>),
@@ -271,6 +280,7 @@ impl Request {
                 size,
                 tag,
                 resume,
+                remember,
                 policy,
                 wanted,
             } => out
@@ -280,6 +290,7 @@ impl Request {
                 .u64(*size)
                 .raw(&tag.0)
                 .u8(u8::from(*resume))
+                .u8(u8::from(*remember))
                 .u8(policy_number(*policy))
                 .wanted(wanted),
             Self::Write { part, sums } => out.u8(6).part(part).sums(sums),
@@ -299,6 +310,7 @@ impl Request {
                 .bytes(path.as_bytes())
                 .wanted(wanted)
                 .u8(u8::from(*filled)),
+            Self::Forget { name, path } => out.u8(11).text(name.as_str()).bytes(path.as_bytes()),
         };
         out.finish()
     }
@@ -340,6 +352,7 @@ impl Request {
                 size: fields.u64()?,
                 tag: Tag(fields.array()?),
                 resume: flag(fields)?,
+                remember: flag(fields)?,
                 policy: policy_of(fields.u8()?)?,
                 wanted: wanted(fields)?,
             }),
@@ -364,10 +377,14 @@ impl Request {
                 wanted: wanted(fields)?,
                 filled: flag(fields)?,
             }),
+            11 => Some(Self::Forget {
+                name: name(fields)?,
+                path: path(fields)?,
+            }),
             _ => None,
         };
         match kind {
-            1..=10 => read().ok_or(BadMessage::Field),
+            1..=11 => read().ok_or(BadMessage::Field),
             other => Err(BadMessage::Kind(other)),
         }
     }
@@ -385,6 +402,7 @@ impl Request {
             Self::Close { .. } => "close",
             Self::Sums { .. } => "sums",
             Self::Folder { .. } => "folder",
+            Self::Forget { .. } => "forget",
         }
     }
 }

@@ -7,6 +7,7 @@ use std::io;
 use std::ops::Range;
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::FileExt;
+use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -25,6 +26,10 @@ use crate::job::Ledger;
 use crate::memory::BLOCK;
 use crate::pass::{self, Spot, Written};
 use crate::source::{Access, open_direct};
+
+mod finished;
+
+pub(crate) use finished::forget;
 
 /// What the names of unfinished files and of their journals end with.
 const PARTIAL: &str = ".crowfly-partial";
@@ -66,6 +71,10 @@ pub(crate) struct Partial {
     length: u64,
     policy: Policy,
     resumable: bool,
+    /// Whether the journal stays when it is whole.
+    remembered: bool,
+    /// The file under its name, where an earlier copy had finished it.
+    finished: Option<File>,
     wanted: Wanted,
     published: AtomicBool,
     progress: Mutex<Progress>,
@@ -85,6 +94,9 @@ pub(crate) struct Plan<'a> {
     pub tag: Tag,
     /// Whether to go on with what is there, and to leave it there on failure.
     pub resume: bool,
+    /// Whether the journal stays beside the file when it is whole, until the folder that it is copied with
+    /// is whole too: a later copy then finds it finished. [`forget`] takes such journals away.
+    pub remember: bool,
     /// How far its bytes may stray.
     pub policy: Policy,
     /// What it is to have besides its bytes.
@@ -109,7 +121,7 @@ impl Partial {
                 return Err(ServiceError::Link { path: shown });
             }
             Ok(there) if is_special(there.st_mode) => {
-                return Err(ServiceError::WrongKind {
+                return Err(ServiceError::Occupied {
                     path: shown,
                     found: "a folder, device or socket",
                     wanted: "a file",
@@ -122,26 +134,33 @@ impl Partial {
         let file = locked_file(&plan.folder, &partial, &shown)?;
         let failed = |source: io::Error| ServiceError::file("begin", shown.clone(), source);
         let mut remembered: File = open(&plan.folder, &journal)
-            .map_err(|e| failed(e.into()))?
+            .map_err(|error| unopened(error, &journal, &shown))?
             .into();
         let known = match plan.resume {
             true => Journal::read(&mut remembered, &plan.tag, plan.length).map_err(failed)?,
             false => Known::Nothing,
         };
+        // A journal beside which nothing unfinished lies is that of a finished file.
+        let begun = file.metadata().map_err(failed)?.len() > 0;
+        let finished = match &known {
+            Known::Pieces(pieces) if !begun => finished::found(&plan, pieces),
+            _ => None,
+        };
         let pieces = match known {
+            Known::Pieces(pieces) if finished.is_some() => pieces,
             Known::Pieces(pieces) => verified(&file, plan.length, pieces),
-            Known::Nothing => {
-                file.set_len(0).map_err(failed)?;
-                Pieces::new()
-            }
-            Known::Another => {
+            Known::Another if begun => {
                 return Err(ServiceError::SourceChanged {
                     path: shown,
                     why: "its journal names another source or length",
                 });
             }
+            Known::Nothing | Known::Another => {
+                file.set_len(0).map_err(failed)?;
+                Pieces::new()
+            }
         };
-        let journal = match plan.resume {
+        let journal = match plan.resume && finished.is_none() {
             true => {
                 Some(Journal::begin(remembered, &plan.tag, plan.length, &pieces).map_err(failed)?)
             }
@@ -161,6 +180,8 @@ impl Partial {
             length: plan.length,
             policy: plan.policy,
             resumable: plan.resume,
+            remembered: plan.resume && plan.remember,
+            finished,
             wanted: plan.wanted,
             published: AtomicBool::new(false),
             progress: Mutex::new(Progress { pieces, journal }),
@@ -188,7 +209,7 @@ impl Partial {
 
     /// Reserves the space first: a full disk is found before the first byte is written.
     fn reserve(&self) -> Result<(), ServiceError> {
-        if self.length == 0 {
+        if self.length == 0 || self.finished.is_some() {
             return Ok(());
         }
         match rustix::fs::fallocate(
@@ -283,6 +304,14 @@ impl Partial {
     pub(crate) fn publish(&self) -> Result<(), ServiceError> {
         let (partial, journal) = names(&self.name);
         let done = (|| {
+            if let Some(finished) = &self.finished {
+                // It was given the rest when it was finished; what is preserved is given exactly.
+                if self.wanted.preserved {
+                    self.wanted.give(finished, None)?;
+                }
+                rustix::fs::unlinkat(&self.folder, &partial, AtFlags::empty())?;
+                return io::Result::Ok(());
+            }
             self.file.buffered.set_len(self.length)?;
             let nofollow = AtFlags::SYMLINK_NOFOLLOW;
             let before = rustix::fs::statat(&self.folder, &self.name, nofollow).ok();
@@ -294,18 +323,27 @@ impl Partial {
         })();
         done.map_err(|error| self.failed("publish", error))?;
         self.published.store(true, Ordering::Release);
-        let _ = rustix::fs::unlinkat(&self.folder, &journal, AtFlags::empty());
+        if !self.remembered {
+            let _ = rustix::fs::unlinkat(&self.folder, &journal, AtFlags::empty());
+        }
         rustix::fs::fsync(&self.folder).map_err(|error| self.failed("publish", error))
     }
 }
 
 impl Drop for Partial {
     fn drop(&mut self) {
-        if !self.published.load(Ordering::Acquire) && !self.resumable {
-            let (partial, journal) = names(&self.name);
-            for name in [partial, journal] {
-                let _ = rustix::fs::unlinkat(&self.folder, &name, AtFlags::empty());
-            }
+        if self.published.load(Ordering::Acquire) {
+            return;
+        }
+        let (partial, journal) = names(&self.name);
+        let remove = |name| {
+            let _ = rustix::fs::unlinkat(&self.folder, name, AtFlags::empty());
+        };
+        if self.finished.is_some() || !self.resumable {
+            remove(&partial);
+        }
+        if !self.resumable {
+            remove(&journal);
         }
     }
 }
@@ -321,9 +359,28 @@ fn open(folder: &OwnedFd, name: &OsStr) -> Result<OwnedFd, Errno> {
     rustix::fs::openat(folder, name, flags, Mode::RUSR | Mode::WUSR)
 }
 
+/// What lies where the unfinished copy, or its journal, would lie.
+fn in_the_way(name: &OsStr, shown: &str, why: &'static str) -> ServiceError {
+    ServiceError::InTheWay {
+        path: Path::new(shown).with_file_name(name).display().to_string(),
+        of: shown.to_owned(),
+        why,
+    }
+}
+
+/// Why the unfinished copy, or its journal, could not be opened.
+fn unopened(error: Errno, name: &OsStr, shown: &str) -> ServiceError {
+    match error {
+        Errno::LOOP => in_the_way(name, shown, "it is a link"),
+        Errno::ISDIR => in_the_way(name, shown, "it is a folder"),
+        Errno::NXIO | Errno::NODEV => in_the_way(name, shown, "it is no file"),
+        error => ServiceError::file("begin", shown, error),
+    }
+}
+
 /// Opens the unfinished file for this process alone.
 fn locked_file(folder: &OwnedFd, name: &OsStr, shown: &str) -> Result<File, ServiceError> {
-    let failed = |error: Errno| ServiceError::file("begin", shown, error);
+    let failed = |error: Errno| unopened(error, name, shown);
     for _ in 0..ATTEMPTS {
         let file = open(folder, name).map_err(failed)?;
         match rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive) {
@@ -333,11 +390,7 @@ fn locked_file(folder: &OwnedFd, name: &OsStr, shown: &str) -> Result<File, Serv
         }
         let stat = rustix::fs::fstat(&file).map_err(failed)?;
         if is_special(stat.st_mode) {
-            return Err(ServiceError::WrongKind {
-                path: shown.to_owned(),
-                found: "no file where its unfinished copy would lie",
-                wanted: "a file",
-            });
+            return Err(in_the_way(name, shown, "it is no file"));
         }
         // Whoever had the lock before may have published or removed what was opened here.
         let there = rustix::fs::statat(folder, name, AtFlags::SYMLINK_NOFOLLOW);

@@ -49,6 +49,10 @@ pub(super) struct Batch<'t> {
     failure: Mutex<Option<ServiceError>>,
     digests: Mutex<Vec<Option<u64>>>,
     whole: AtomicU64,
+    /// Of those, files that an earlier copy had finished.
+    unchanged: AtomicU64,
+    /// Whether whole files are remembered until all of them are there.
+    remember: bool,
     confirmed: AtomicU64,
 }
 
@@ -56,6 +60,8 @@ pub(super) struct Batch<'t> {
 pub(super) struct Moved {
     /// Files that are whole.
     pub whole: u64,
+    /// Those of them that an earlier copy had finished.
+    pub unchanged: u64,
     /// Those of them whose bytes the destination confirmed.
     pub confirmed: u64,
     /// Their checksums.
@@ -69,7 +75,12 @@ fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl<'t> Batch<'t> {
-    pub(super) fn new(files: Vec<FilePlan>, terms: &'t Terms, watched: &'t Watched) -> Self {
+    pub(super) fn new(
+        files: Vec<FilePlan>,
+        terms: &'t Terms,
+        watched: &'t Watched,
+        remember: bool,
+    ) -> Self {
         Self {
             terms,
             watched,
@@ -82,6 +93,8 @@ impl<'t> Batch<'t> {
             legs: Legs::default(),
             failure: Mutex::default(),
             whole: AtomicU64::new(0),
+            unchanged: AtomicU64::new(0),
+            remember,
             confirmed: AtomicU64::new(0),
         }
     }
@@ -121,6 +134,7 @@ impl<'t> Batch<'t> {
         let digests = self.digests.into_inner();
         Moved {
             whole: self.whole.into_inner(),
+            unchanged: self.unchanged.into_inner(),
             confirmed: self.confirmed.into_inner(),
             digests: digests.unwrap_or_else(PoisonError::into_inner),
             legs: self.legs,
@@ -180,13 +194,16 @@ impl<'t> Batch<'t> {
 
     fn begin(&self, plan: &FilePlan, index: usize) -> Result<Job, ServiceError> {
         let origin = Origin::open(&plan.from, self.terms)?;
-        let goal = Goal::begin(&plan.to, &origin, self.terms)?;
+        let goal = Goal::begin(&plan.to, &origin, self.terms, self.remember)?;
         let size = origin.size();
         // It may have grown or shrunk since it was listed.
         let total = &self.watched.total;
         total.fetch_add(size, Ordering::Relaxed);
         total.fetch_sub(plan.size, Ordering::Relaxed);
         let (have, pieces) = goal.have();
+        if have.iter().any(|have| have.start == 0 && have.end == size) {
+            self.unchanged.fetch_add(1, Ordering::Relaxed);
+        }
         let unit = goal.unit();
         Ok(Job {
             unit,

@@ -307,7 +307,14 @@ pub(super) enum Goal {
 }
 
 impl Goal {
-    pub(super) fn begin(to: &To, origin: &Origin, terms: &Terms) -> Result<Self, ServiceError> {
+    /// Begins, or goes on; `remember` keeps a whole file's journal until the folder it is copied with is
+    /// whole too.
+    pub(super) fn begin(
+        to: &To,
+        origin: &Origin,
+        terms: &Terms,
+        remember: bool,
+    ) -> Result<Self, ServiceError> {
         let length = origin.size();
         let tag = || match origin.tag() {
             Some(tag) => Ok(tag),
@@ -322,7 +329,7 @@ impl Goal {
             To::Dropped => Ok(Self::Dropped),
             // What is there already is told by its bytes.
             To::Object(url) => upload(url, length, terms),
-            To::File(path) => local(path, length, (tag()?, wanted), terms),
+            To::File(path) => local(path, length, (tag()?, wanted, remember), terms),
             To::Served(name, path) => {
                 let request = Request::Create {
                     name: name.clone(),
@@ -330,6 +337,7 @@ impl Goal {
                     size: length,
                     tag: tag()?,
                     resume: terms.resume,
+                    remember,
                     policy: terms.policy,
                     wanted,
                 };
@@ -343,7 +351,7 @@ impl Goal {
                 let Opened::Memory(descriptor) = opened else {
                     return Err(ServiceError::WrongKind {
                         path: name.to_string(),
-                        found: "no memory any more",
+                        found: "something else by now",
                         wanted: "memory",
                     });
                 };
@@ -507,7 +515,7 @@ pub(super) fn deliver(
 fn local(
     path: &Path,
     length: u64,
-    (tag, wanted): (Tag, Wanted),
+    (tag, wanted, remember): (Tag, Wanted, bool),
     terms: &Terms,
 ) -> Result<Goal, ServiceError> {
     let shown = path.display().to_string();
@@ -530,8 +538,8 @@ fn local(
         .into();
     let name = path.file_name().ok_or_else(|| ServiceError::WrongKind {
         path: shown.clone(),
-        found: "no name of a file",
-        wanted: "one",
+        found: "the name of a folder",
+        wanted: "that of a file",
     })?;
     let watch = terms.watch.as_ref().filter(|_| !terms.resume);
     let watching = watch.map(|watch| Watching::over(&path, watch));
@@ -542,6 +550,7 @@ fn local(
         length,
         tag,
         resume: terms.resume,
+        remember,
         policy: of_storage(terms.policy),
         wanted,
     })?;

@@ -10,6 +10,7 @@ use super::Terms;
 use super::plan::{FolderPlan, To};
 use crate::service::attributes::Wanted;
 use crate::service::error::ServiceError;
+use crate::service::partial;
 
 /// Folders that are there, those that lie in others behind them.
 pub(super) struct Folders(Vec<(FolderPlan, bool)>);
@@ -43,6 +44,9 @@ impl Folders {
     /// When the file system or the server refuses.
     pub(super) fn finish(self, terms: &Terms) -> Result<u64, ServiceError> {
         let all = self.0.len() as u64;
+        if terms.resume {
+            self.forget(terms)?;
+        }
         // What lies in a folder first: it changes the folder's time.
         for (plan, made) in self.0.iter().rev() {
             if !(*made || plan.wanted.preserved) {
@@ -67,6 +71,24 @@ impl Folders {
     }
 }
 
+impl Folders {
+    /// All is there: that files were finished need not be remembered any more.
+    fn forget(&self, terms: &Terms) -> Result<(), ServiceError> {
+        for (plan, _) in &self.0 {
+            match &plan.to {
+                To::File(path) => {
+                    let folder = fs::File::open(path);
+                    let forgotten = folder.and_then(|folder| partial::forget(&folder.into()));
+                    forgotten.map_err(|error| failed("finish the folder", path, error))?;
+                }
+                To::Served(name, path) => terms.goal()?.forget(name, path, terms.until)?,
+                To::Dropped | To::Memory(_) | To::Object(_) => {}
+            }
+        }
+        Ok(())
+    }
+}
+
 fn failed(what: &'static str, path: &Path, error: io::Error) -> ServiceError {
     ServiceError::file(what, path.display().to_string(), error)
 }
@@ -84,10 +106,10 @@ fn make(path: &Path, wanted: &Wanted) -> Result<bool, ServiceError> {
                 path: path.display().to_string(),
             })
         }
-        Err(Errno::EXIST) => Err(ServiceError::WrongKind {
+        Err(Errno::EXIST) => Err(ServiceError::Occupied {
             path: path.display().to_string(),
-            found: "no folder",
-            wanted: "one",
+            found: "a file or device",
+            wanted: "a folder",
         }),
         Err(error) => Err(failed("make the folder", path, error.into())),
     }

@@ -5,6 +5,7 @@ use std::fs;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 
+use crowfly_route::place::Place;
 use rustix::fs::{AtFlags, FileType};
 
 use super::{Asked, Side, Terms};
@@ -12,7 +13,7 @@ use crate::memory::Region;
 use crate::objects::ObjectUrl;
 use crate::service::attributes::{Attributes, Wanted};
 use crate::service::client::Opened;
-use crate::service::error::ServiceError;
+use crate::service::error::{LIST, ServiceError};
 use crate::service::exports;
 use crate::service::limits::{MAX_DEPTH, MAX_LISTED};
 use crate::service::message::{Entry, Kind};
@@ -37,6 +38,23 @@ pub(super) enum To {
     /// Into exposed memory.
     Memory(Name),
     Object(ObjectUrl),
+}
+
+impl To {
+    /// As it stands in receipts.
+    pub(super) fn place(&self, asked: &Asked) -> Place {
+        match (self, &asked.to) {
+            (Self::File(path), _) => Side::File(path.clone()).place(),
+            (Self::Object(url), _) => Side::Object(url.clone()).place(),
+            (Self::Served(_, path), Side::Served(location)) => Side::Served(Location {
+                path: path.clone(),
+                folder: false,
+                ..location.clone()
+            })
+            .place(),
+            _ => asked.to.place(),
+        }
+    }
 }
 
 /// One file of a copy.
@@ -209,7 +227,7 @@ fn local(path: &Path, asked: &Asked) -> Result<Source, ServiceError> {
         let shown = at.display().to_string();
         let opened = fs::File::open(&at);
         let opened: OwnedFd = opened
-            .map_err(|error| ServiceError::file("list", shown.clone(), error))?
+            .map_err(|error| ServiceError::file(LIST, shown.clone(), error))?
             .into();
         let through = |name: &OsStr| rustix::fs::statat(&opened, name, AtFlags::empty()).ok();
         let through: Option<&exports::Through<'_>> = match asked.follow {

@@ -57,6 +57,7 @@ fn requests() -> Vec<Request> {
             size: 1 << 40,
             tag: Tag([3; 16]),
             resume: true,
+            remember: false,
             policy: Policy::Socket,
             wanted: Wanted {
                 of: Attributes::new(0o750, -1, 999_999_999),
@@ -65,9 +66,13 @@ fn requests() -> Vec<Request> {
         },
         Request::Folder {
             name: name.clone(),
-            path,
+            path: path.clone(),
             wanted: Wanted::default(),
             filled: true,
+        },
+        Request::Forget {
+            name: name.clone(),
+            path,
         },
         Request::Write {
             part: a_part(),

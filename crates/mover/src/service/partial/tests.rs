@@ -9,6 +9,15 @@ const TAG: Tag = Tag([1; 16]);
 const LENGTH: u64 = 3 * GRID + 100;
 
 fn begin(folder: &Path, tag: Tag, resume: bool) -> Result<Partial, ServiceError> {
+    begin_as(folder, tag, resume, false)
+}
+
+fn begin_as(
+    folder: &Path,
+    tag: Tag,
+    resume: bool,
+    remember: bool,
+) -> Result<Partial, ServiceError> {
     let fd = File::open(folder).expect("a folder").into();
     Partial::begin(Plan {
         folder: fd,
@@ -17,6 +26,7 @@ fn begin(folder: &Path, tag: Tag, resume: bool) -> Result<Partial, ServiceError>
         length: LENGTH,
         tag,
         resume,
+        remember,
         policy: Policy::Prefer,
         wanted: Wanted::default(),
     })
@@ -113,6 +123,70 @@ fn given_another_source_it_does_not_go_on() {
     assert_eq!(entries(folder.path()).len(), 2, "what was begun is kept");
 }
 
+/// A whole file, remembered as the copy of [`TAG`].
+fn remembered(folder: &Path) {
+    let partial = begin_as(folder, TAG, true, true).expect("begun");
+    for number in 0..4 {
+        write(&partial, number, 7).expect("written");
+    }
+    partial.publish().expect("published");
+}
+
+#[test]
+fn given_a_finished_file_that_is_remembered_it_is_found_whole_and_not_written_again() {
+    use std::os::unix::fs::MetadataExt;
+    let folder = tempfile::tempdir().expect("a folder");
+    remembered(folder.path());
+    let names = [".m.bin.crowfly-journal", "m.bin"];
+    assert_eq!(entries(folder.path()), names);
+    let inode = || folder.path().join("m.bin").metadata().expect("there").ino();
+    let before = inode();
+    let partial = begin_as(folder.path(), TAG, true, true).expect("found");
+    assert_eq!(partial.have(), [0..LENGTH]);
+    let reserved = folder.path().join(".m.bin.crowfly-partial").metadata();
+    assert_eq!(reserved.expect("there").len(), 0, "no space is taken");
+    assert!(partial.digest().is_some());
+    partial.publish().expect("left");
+    drop(partial);
+    assert_eq!(
+        (entries(folder.path()).as_slice(), inode()),
+        (&names.map(String::from)[..], before)
+    );
+    forget(&File::open(folder.path()).expect("a folder").into()).expect("forgotten");
+    assert_eq!(entries(folder.path()), ["m.bin"]);
+}
+
+#[test]
+fn given_a_finished_file_that_was_changed_or_has_another_source_now_it_is_copied_again() {
+    let folder = tempfile::tempdir().expect("a folder");
+    remembered(folder.path());
+    let file = File::options()
+        .write(true)
+        .open(folder.path().join("m.bin"));
+    let file = file.expect("opened");
+    file.write_all_at(b"x", GRID).expect("changed");
+    let partial = begin_as(folder.path(), TAG, true, true).expect("begun");
+    assert_eq!(partial.have(), [], "one byte of it is another");
+    drop(partial);
+    remembered(folder.path());
+    file.set_len(1).expect("the old one");
+    let partial = begin_as(folder.path(), Tag([2; 16]), true, true).expect("begun");
+    assert_eq!(partial.have(), [], "nothing of it is of this source");
+}
+
+#[test]
+fn given_files_that_are_not_finished_their_journals_are_not_forgotten() {
+    let folder = tempfile::tempdir().expect("a folder");
+    drop(begin(folder.path(), TAG, true).expect("begun"));
+    std::fs::write(folder.path().join(".crowfly-journal"), "someone's").expect("written");
+    let before = entries(folder.path());
+    forget(&File::open(folder.path()).expect("a folder").into()).expect("looked");
+    assert_eq!(
+        (entries(folder.path()).len(), entries(folder.path())),
+        (3, before)
+    );
+}
+
 #[test]
 fn given_someone_who_writes_the_same_file_the_second_is_refused() {
     let folder = tempfile::tempdir().expect("a folder");
@@ -132,7 +206,7 @@ fn given_a_folder_or_a_link_in_its_place_nothing_outside_is_touched() {
     let error = begin(folder.path(), TAG, false)
         .map(drop)
         .expect_err("a folder");
-    assert_eq!(error.code(), "not-a-file");
+    assert_eq!(error.code(), "destination-occupied");
     std::fs::remove_dir(folder.path().join("m.bin")).expect("removed");
     let outside = tempfile::NamedTempFile::new().expect("a file");
     let hidden = folder.path().join(".m.bin.crowfly-partial");
@@ -140,7 +214,11 @@ fn given_a_folder_or_a_link_in_its_place_nothing_outside_is_touched() {
     let error = begin(folder.path(), TAG, false)
         .map(drop)
         .expect_err("a link");
-    assert_eq!(error.code(), "file-failed");
+    let told = "`.m.bin.crowfly-partial`, where `m.bin` would lie while it is copied, is in the way: it is a link";
+    assert_eq!(
+        (error.code(), error.to_string().as_str()),
+        ("in-the-way", told)
+    );
     assert_eq!(outside.path().metadata().expect("there").len(), 0);
 }
 

@@ -45,6 +45,7 @@ impl Session {
                 size,
                 tag,
                 resume,
+                remember,
                 policy,
                 wanted,
             } => {
@@ -58,6 +59,7 @@ impl Session {
                     length: size,
                     tag,
                     resume,
+                    remember,
                     policy: of_storage(policy),
                     wanted,
                 })?;
@@ -70,6 +72,10 @@ impl Session {
                     legs: Legs::default(),
                 });
                 Ok(Answer::Created { file, have })
+            }
+            Request::Forget { name, path } => {
+                self.folder(&name)?.forget(&path)?;
+                Ok(Answer::Made(false))
             }
             Request::Close { file } => self.close(file),
             _ => Err(self.violation("it introduced itself twice")),
@@ -95,6 +101,7 @@ impl Session {
         let found = match self.shared.exports.get(name)? {
             Exposed::File(file) if path.is_empty() => Found::File(Box::new(Source::open(file)?)),
             Exposed::Memory(region) if path.is_empty() => {
+                self.lent.store(true, Ordering::Release);
                 return Ok(Answer::Memory(Box::new(region.descriptor().clone())));
             }
             Exposed::File(_) | Exposed::Memory(_) => {
@@ -173,8 +180,8 @@ impl Session {
         let Exposed::Folder(folder) = self.shared.exports.get(&name)? else {
             return Err(ServiceError::WrongKind {
                 path: name.to_string(),
-                found: "no folder",
-                wanted: "one",
+                found: "a file or memory",
+                wanted: "a folder",
             });
         };
         let mut listed = locked(&self.listed);

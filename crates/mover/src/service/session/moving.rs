@@ -137,7 +137,7 @@ impl Session {
         let Exposed::Memory(region) = self.shared.exports.get(name)? else {
             return Err(ServiceError::WrongKind {
                 path: name.to_string(),
-                found: "no memory",
+                found: "a file or folder",
                 wanted: "memory",
             });
         };
