@@ -584,3 +584,81 @@ fn given_a_launcher_that_starts_all_ranks_again_they_go_on_from_the_latest_check
     let never_killed = self::report(small(&cache, &["--ranks", "2"]));
     assert_eq!(report["digest"], never_killed["digest"]);
 }
+
+#[test]
+fn given_a_deadline_that_no_clock_counts_it_is_refused_before_anything_is_made() {
+    let cache = folder("step-deadline");
+    for seconds in ["1e19", "9223372036854775807", "86401", "0", "NaN"] {
+        let output = small(&cache, &["--deadline", seconds])
+            .output()
+            .expect("runs");
+        let error = &document(&output)["error"];
+        assert_eq!(output.status.code(), Some(64), "{seconds}: {error}");
+        assert_eq!(error["code"], "step-bad-deadline", "{seconds}");
+    }
+    assert!(left_in(&cache).is_empty());
+}
+
+#[test]
+fn given_a_rank_that_is_stopped_the_run_ends_soon_after_its_deadline_and_names_it() {
+    let cache = folder("step-stopped");
+    let long = [
+        "--scale",
+        "1e-6",
+        "--batch",
+        "64KiB",
+        "--steps",
+        "100000",
+        "--every",
+        "2",
+        "--json",
+        "--compute",
+        "20ms",
+        "--deadline",
+        "2",
+    ];
+    let mut command = step(&cache, &long);
+    let child = command
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null())
+        .spawn()
+        .expect("it starts");
+    let began = Instant::now();
+    let in_steps = || {
+        let saved = left_in(&cache)
+            .into_iter()
+            .map(|run| run.join("checkpoints"));
+        saved
+            .filter_map(|run| fs::read_dir(run).ok())
+            .flatten()
+            .count()
+            > 0
+    };
+    while !(children(child.id()).len() == 2 && in_steps()) {
+        assert!(
+            began.elapsed() < Duration::from_secs(60),
+            "it does not begin"
+        );
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    let stopped = children(child.id())[1];
+    let kill = |signal: &str| {
+        let mut kill = Command::new("kill");
+        kill.args([signal, &stopped.to_string()])
+            .status()
+            .expect("sent");
+    };
+    kill("-STOP");
+    let began = Instant::now();
+    let output = child.wait_with_output().expect("it ends");
+    let error = &document(&output)["error"];
+    assert_eq!(output.status.code(), Some(74), "{error}");
+    assert_eq!(error["code"], "step-rank-silent", "{error}");
+    let message = error["message"].as_str().expect("a message");
+    assert!(message.starts_with("rank 1 says nothing: "), "{message}");
+    assert!(
+        began.elapsed() < Duration::from_secs(30),
+        "{:?}",
+        began.elapsed()
+    );
+}

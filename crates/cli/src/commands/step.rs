@@ -21,7 +21,7 @@ use crate::render;
 mod amount;
 mod attempts;
 mod foreman;
-mod ground;
+pub mod ground;
 mod hand;
 mod launched;
 pub mod outlook;
@@ -88,7 +88,7 @@ pub struct StepArgs {
     /// What all that is made up follows from
     #[arg(long, value_name = "N", default_value_t = 1)]
     seed: u64,
-    /// How many seconds an exchange may take, or a rank wait for others to save
+    /// How many seconds an exchange may take, or a rank wait for others to save; 86400 at most
     #[arg(long, value_name = "SECONDS", default_value_t = 30.0)]
     deadline: f64,
     /// A server of the catalogue, of which 8, 64 and 512 are planned

@@ -15,6 +15,8 @@ pub const MAX_STEPS: u64 = 100_000;
 pub const MAX_BATCH: u64 = 8 << 30;
 /// The most parameters of the scaled model.
 pub const MAX_PARAMETERS: u64 = 1 << 33;
+/// The longest that an exchange may be given, or a rank wait for others to save, in seconds: a day.
+pub const MAX_DEADLINE: f64 = 86_400.0;
 /// What every batch is a multiple of: the block of a drive.
 const BLOCK: u64 = 4096;
 /// The longest that the computation of one step may be asked to take, in seconds.
@@ -131,7 +133,7 @@ pub enum BadOrder {
     NoSuchStep { step: u64, steps: u64 },
     #[error("the only rank cannot be killed when the run is to shrink: nobody would be left")]
     NobodyLeft,
-    #[error("a deadline of {seconds} s: it is above 0")]
+    #[error("a deadline of {seconds} s: it is above 0 and {MAX_DEADLINE} at most")]
     Deadline { seconds: f64 },
     #[error("{found} bytes of data hold no batch of {batch}")]
     DataTooSmall { found: u64, batch: u64 },
@@ -224,7 +226,7 @@ impl Order {
                 return Err(BadOrder::NobodyLeft);
             }
         }
-        if !(self.deadline > 0.0 && self.deadline.is_finite()) {
+        if !(self.deadline > 0.0 && self.deadline <= MAX_DEADLINE) {
             let seconds = self.deadline;
             return Err(BadOrder::Deadline { seconds });
         }
@@ -346,7 +348,9 @@ mod tests {
         assert_eq!(refused(|o| o.work = Work::Seconds(0.0)), "step-bad-work");
         assert_eq!(refused(|o| o.work = Work::Flops(f64::NAN)), "step-bad-work");
         assert_eq!(refused(|o| o.every = Some(0)), "step-never-saves");
-        assert_eq!(refused(|o| o.deadline = 0.0), "step-bad-deadline");
+        for seconds in [0.0, -1.0, f64::NAN, f64::INFINITY, 86_401.0, 1e19] {
+            assert_eq!(refused(|o| o.deadline = seconds), "step-bad-deadline");
+        }
         let kill = |rank, step| move |o: &mut Order| o.kill = Some(Kill { rank, step });
         assert_eq!(refused(kill(2, 1)), "step-no-such-rank");
         assert_eq!(refused(kill(1, 5)), "step-no-such-step");

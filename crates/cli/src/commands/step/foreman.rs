@@ -140,7 +140,7 @@ impl Foreman<'_> {
         worker.say(&self.key.to_hex());
         worker.say(&brief);
         let sender = self.sender.clone();
-        thread::spawn(move || {
+        let listen = move || {
             let lines = stdout.map(|stdout| BufReader::new(stdout).lines());
             for line in lines.into_iter().flatten().map_while(Result::ok) {
                 let said = serde_json::from_str(&line);
@@ -148,7 +148,11 @@ impl Foreman<'_> {
                 let _ = sender.send((rank as usize, Heard::Said(said)));
             }
             let _ = sender.send((rank as usize, Heard::Silent));
-        });
+        };
+        let listener = thread::Builder::new().name(format!("crowfly-rank-{rank}"));
+        listener
+            .spawn(listen)
+            .map_err(|error| failed("start a thread that listens to a rank", &error))?;
         Ok(worker)
     }
 
@@ -166,6 +170,8 @@ impl Foreman<'_> {
                 match *moment {
                     Moment::Lost(_) if self.order.recovery == Recovery::Restart => {
                         worker.state = State::Waiting;
+                        // A rank may be lost to others and still be there, as one that is stopped.
+                        self.vacant.get_or_insert_with(Instant::now);
                     }
                     Moment::Ended { .. } => worker.state = State::Through,
                     _ => {}
@@ -218,15 +224,19 @@ impl Foreman<'_> {
             return Ok(());
         };
         if self.workers.iter().any(|w| w.state == State::Working) {
-            let patience = Duration::from_secs_f64(2.0 * self.order.deadline) + FAREWELL;
+            // Long enough to be called upon once, as all of them are.
+            let patience = Duration::from_secs_f64(self.order.deadline) + FAREWELL;
             if since.elapsed() < patience {
                 return Ok(());
             }
-            let what = format!(
-                "not all ranks heard of a loss within {} s",
-                patience.as_secs()
-            );
-            return Err(Failure::new("step-rank-silent", Exit::Io, what));
+            return Err(self.silent(patience));
+        }
+        if self.workers.iter().all(|w| w.state != State::Gone) {
+            self.losses += 1;
+            if self.losses > MAX_LOSSES {
+                let what = "ranks lost each other again and again, and the run cannot go on";
+                return Err(Failure::new("step-rank-lost", Exit::Io, what));
+            }
         }
         for rank in 0..self.order.ranks {
             let at = rank as usize;
@@ -249,6 +259,26 @@ impl Foreman<'_> {
         }
         self.vacant = None;
         Ok(())
+    }
+}
+
+impl Foreman<'_> {
+    /// Ranks that did not hear that others are lost, or lost them.
+    fn silent(&self, patience: Duration) -> Failure {
+        let working = self.workers.iter().enumerate();
+        let working = working.filter(|(_, worker)| worker.state == State::Working);
+        let ranks: Vec<String> = working.map(|(rank, _)| rank.to_string()).collect();
+        let (noun, verb) = match ranks.len() {
+            1 => ("rank", "says"),
+            _ => ("ranks", "say"),
+        };
+        let what = format!(
+            "{noun} {} {verb} nothing: a loss of others was not heard of within {} s",
+            ranks.join(", "),
+            patience.as_secs()
+        );
+        Failure::new("step-rank-silent", Exit::Io, what)
+            .hint("is it stopped, or is its computation longer than --deadline?")
     }
 }
 

@@ -2,6 +2,7 @@
 
 use std::fs::{self, File};
 use std::io;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use tempfile::{Builder, TempDir};
@@ -59,7 +60,7 @@ impl Ground {
     /// A new folder in the cache folder. What runs left that were killed is removed first.
     pub fn lent(kept: bool) -> Result<Self, Failure> {
         let cache = Cache::of_user()?;
-        clean(cache.folder());
+        clean(cache.folder(), STEP, MARK);
         Self::lent_in(cache.folder(), kept).map(Self::Lent)
     }
 
@@ -105,19 +106,23 @@ impl Drop for Lent {
     }
 }
 
-/// Removes the folders of runs that were killed before they could tidy up; returns how many.
-fn clean(cache: &Path) -> usize {
-    let entries = fs::read_dir(cache).into_iter().flatten().flatten();
+/// Removes the folders of runs that were killed before they could tidy up, of those whose names begin
+/// so and that have a `mark` in them; returns how many.
+pub fn clean(folder: &Path, begins: &str, mark: &str) -> usize {
+    let user = rustix::process::geteuid().as_raw();
+    let entries = fs::read_dir(folder).into_iter().flatten().flatten();
     let lent = entries.filter(|entry| {
         let named = entry
             .file_name()
             .to_str()
-            .is_some_and(|name| name.starts_with(STEP));
-        named && entry.file_type().is_ok_and(|kind| kind.is_dir())
+            .is_some_and(|name| name.starts_with(begins));
+        // Among other users' files, only this one's.
+        let ours = |there: &fs::Metadata| there.is_dir() && there.uid() == user;
+        named && entry.metadata().is_ok_and(|there| ours(&there))
     });
     let removed = lent.filter(|entry| {
         // Its run holds the lock for as long as it goes on; a folder without the mark is somebody's.
-        File::open(entry.path().join(MARK))
+        File::open(entry.path().join(mark))
             .is_ok_and(|mark| mark.try_lock().is_ok() && fs::remove_dir_all(entry.path()).is_ok())
     });
     removed.count()
@@ -135,12 +140,12 @@ mod tests {
         let running = Ground::lent_in(cache.path(), false).expect("lent");
         let kept = cache.path().join("step.kept");
         fs::create_dir(&kept).expect("made");
-        assert_eq!(clean(cache.path()), 0, "both are running");
+        assert_eq!(clean(cache.path(), STEP, MARK), 0, "both are running");
         fs::write(left.join("shard"), "data").expect("written");
         // A killed process lets go of the lock and tidies nothing up.
         std::mem::forget(killed.folder.take());
         drop(killed);
-        assert_eq!(clean(cache.path()), 1);
+        assert_eq!(clean(cache.path(), STEP, MARK), 1);
         assert!(!left.exists() && kept.exists() && running.path.exists());
         let path = running.path.clone();
         drop(running);
@@ -154,7 +159,7 @@ mod tests {
         let path = run.path.clone();
         drop(run);
         assert!(path.exists());
-        assert_eq!(clean(cache.path()), 0);
+        assert_eq!(clean(cache.path(), STEP, MARK), 0);
         assert!(path.exists());
     }
 
