@@ -189,7 +189,10 @@ pub fn run(args: &CollectiveArgs, out: &mut Output) -> Result<Exit, Failure> {
     if let Some(given) = &args.started {
         let (rank, ranks, folder) = started::place(given)?;
         let key = key::from_stdin()?;
-        measure(args, &sizes, key, &Folder::at(folder), (rank, ranks), &[])?;
+        let place = (rank, ranks);
+        let fabric = fabric(args, key, place);
+        started::say(&fabric.as_ref().map(|_| ()).map_err(Clone::clone))?;
+        measure(args, &sizes, fabric?, &Folder::at(folder), place, &[])?;
         return Ok(Exit::Ok);
     }
     let world = World::from_environment()
@@ -203,7 +206,8 @@ pub fn run(args: &CollectiveArgs, out: &mut Output) -> Result<Exit, Failure> {
     let started = Started::start(ranks)?;
     let folder = Folder::at(started.folder());
     let place = (0, ranks as usize);
-    let table = measure(args, &sizes, started.key(), &folder, place, &ceilings)?;
+    let fabric = fabric(args, started.key(), place)?;
+    let table = measure(args, &sizes, fabric, &folder, place, &ceilings)?;
     show(args, &table, out)
 }
 
@@ -220,7 +224,8 @@ fn under_launcher(
     };
     let place = (world.rank as usize, world.size as usize);
     let key = key::from_file(file)?;
-    let table = measure(args, sizes, key, &Folder::at(folder), place, &[])?;
+    let fabric = fabric(args, key, place)?;
+    let table = measure(args, sizes, fabric, &Folder::at(folder), place, &[])?;
     if world.rank > 0 {
         return Ok(Exit::Ok);
     }
@@ -259,7 +264,8 @@ fn ceilings(args: &CollectiveArgs, sizes: &[u64], ranks: usize) -> Vec<(u64, Cap
         return sizes.iter().map(|size| (*size, capacity.clone())).collect();
     }
     let of = |size: &u64| {
-        let rate = copies(size * ranks as u64, threads, CEILING_TIME)?;
+        let rate = copies(size * ranks as u64, threads, CEILING_TIME);
+        let rate = rate.ok().flatten()?;
         let how = format!("{threads} threads copying all ranks' buffers once");
         let rate = BytesPerSecond(rate.0 / ranks as f64);
         Some((
@@ -277,16 +283,12 @@ fn processors() -> usize {
     std::thread::available_parallelism().map_or(1, usize::from)
 }
 
-/// Takes part as one rank.
-fn measure(
+/// The fabric of one rank.
+fn fabric(
     args: &CollectiveArgs,
-    sizes: &[u64],
     key: SharedKey,
-    folder: &Folder,
     (rank, ranks): (usize, usize),
-    ceilings: &[(u64, Capacity)],
-) -> Result<Table, Failure> {
-    let processors = processors();
+) -> Result<Arc<Fabric>, Failure> {
     // A launcher has bound its ranks already, as its user wants it.
     if args.folder.is_none() {
         started::bind(rank, ranks);
@@ -298,7 +300,18 @@ fn measure(
     if let Some(address) = args.address {
         settings.listen = (address, 0).into();
     }
-    let fabric = Arc::new(Fabric::new(settings)?);
+    Ok(Arc::new(Fabric::new(settings)?))
+}
+
+/// Takes part as one rank.
+fn measure(
+    args: &CollectiveArgs,
+    sizes: &[u64],
+    fabric: Arc<Fabric>,
+    folder: &Folder,
+    (rank, ranks): (usize, usize),
+    ceilings: &[(u64, Capacity)],
+) -> Result<Table, Failure> {
     let mut group = Group::form(fabric, folder, JOB, rank, ranks, GroupSettings::default())?;
     let mut found: Vec<(Collective, u64, Vec<CollectiveSample>)> = Vec::new();
     for what in &args.what {
@@ -350,7 +363,7 @@ fn measure(
         reduction: args.reduction,
         wide: args.wide,
         buffers: args.buffers,
-        processors,
+        processors: processors(),
         load: crowfly_machine::usage::load_average(),
         rounds: args.rounds,
         points: points.collect(),

@@ -1,18 +1,30 @@
 //! Ranks that this process starts on this machine, as processes of this program with its own
 //! arguments.
 
-use std::io::{self, Write};
+use std::fs::File;
+use std::io::{self, BufRead, BufReader, Read, Write};
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, ChildStdout, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use crowfly_mover::fabric::SharedKey;
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 use tempfile::TempDir;
 
+use crate::commands::step::ground::clean;
 use crate::failure::{Exit, Failure};
 use crate::interrupt::Leftover;
 
+/// How a folder in which started ranks meet begins.
+const RANKS: &str = "crowfly-ranks-";
+/// The file in each by which it is known for one, and whose lock says that its run goes on.
+const MARK: &str = ".crowfly-ranks";
+/// The folder in it in which they meet.
+const MEET: &str = "meet";
+/// What a rank says once it has all that it needs.
+const READY: &str = "ready";
+/// The longest line that a rank may say.
+const MAX_LINE: u64 = 1024;
 /// How long ranks may take to end.
 const FAREWELL: Duration = Duration::from_secs(2);
 /// How often it is looked whether they have.
@@ -23,8 +35,10 @@ const GLANCE: Duration = Duration::from_millis(5);
 pub struct Started {
     key: SharedKey,
     children: Vec<Child>,
-    folder: TempDir,
+    meet: PathBuf,
+    _folder: TempDir,
     _unfinished: Leftover,
+    _lock: File,
 }
 
 impl Drop for Started {
@@ -50,23 +64,32 @@ fn failed(what: &str, error: &io::Error) -> Failure {
 impl Started {
     /// Starts ranks 1 to `ranks` - 1.
     pub fn start(ranks: u32) -> Result<Self, Failure> {
-        let make = || tempfile::Builder::new().prefix("crowfly-").tempdir();
-        let made = Leftover::make(make, TempDir::path);
-        let (folder, unfinished) = made.map_err(|e| failed("make a folder for the ranks", &e))?;
+        let beside = std::env::temp_dir();
+        clean(&beside, RANKS, MARK);
+        let unmade =
+            |error: io::Error| Failure::creating(&beside, &crate::file::without_path(error));
+        let make = || tempfile::Builder::new().prefix(RANKS).tempdir_in(&beside);
+        let (folder, unfinished) = Leftover::make(make, TempDir::path).map_err(unmade)?;
+        let lock = File::create_new(folder.path().join(MARK)).map_err(unmade)?;
+        // A file system without locks keeps everybody from cleaning up, and nobody from measuring.
+        let _ = lock.try_lock();
         let mut started = Self {
             key: SharedKey::generate()?,
             children: Vec::new(),
-            folder,
+            meet: folder.path().join(MEET),
+            _folder: folder,
             _unfinished: unfinished,
+            _lock: lock,
         };
+        let mut words: Vec<(u32, Option<ChildStdout>)> = Vec::new();
         let program = std::env::current_exe().map_err(|e| failed("find this program", &e))?;
         for rank in 1..ranks {
             let mut child = Command::new(&program)
                 .args(std::env::args_os().skip(1))
                 .args(["--started", &rank.to_string(), &ranks.to_string()])
-                .arg(started.folder.path())
+                .arg(&started.meet)
                 .stdin(Stdio::piped())
-                .stdout(Stdio::null())
+                .stdout(Stdio::piped())
                 .stderr(Stdio::null())
                 .spawn()
                 .map_err(|error| failed("start a rank", &error))?;
@@ -74,9 +97,13 @@ impl Started {
                 let key = format!("{}\n", started.key.to_hex());
                 stdin.write_all(key.as_bytes())
             });
+            words.push((rank, child.stdout.take()));
             started.children.push(child);
             told.unwrap_or(Ok(()))
                 .map_err(|error| failed("talk to a rank", &error))?;
+        }
+        for (rank, stdout) in words {
+            hear(rank, stdout)?;
         }
         Ok(started)
     }
@@ -88,8 +115,37 @@ impl Started {
 
     /// Where they find each other.
     pub fn folder(&self) -> &Path {
-        self.folder.path()
+        &self.meet
     }
+}
+
+/// Waits until a rank has all that it needs: the others would wait a minute for one that cannot come.
+fn hear(rank: u32, stdout: Option<ChildStdout>) -> Result<(), Failure> {
+    let mut line = String::new();
+    if let Some(stdout) = stdout {
+        let mut lines = BufReader::new(stdout.take(MAX_LINE));
+        lines
+            .read_line(&mut line)
+            .map_err(|error| failed("hear a rank", &error))?;
+    }
+    let why = match line.trim() {
+        READY => return Ok(()),
+        "" => "it ended without a word",
+        why => why,
+    };
+    let what = format!("rank {rank} could not start: {why}");
+    Err(Failure::new("bench-no-ranks", Exit::Unavailable, what))
+}
+
+/// Says to whoever started this rank that it has all that it needs, or why it has not.
+pub fn say(result: &Result<(), Failure>) -> Result<(), Failure> {
+    let line = match result {
+        Ok(()) => READY,
+        Err(failure) => failure.message(),
+    };
+    let mut out = io::stdout().lock();
+    let told = writeln!(out, "{}", line.replace('\n', " ")).and_then(|()| out.flush());
+    told.map_err(|error| Failure::output(&error))
 }
 
 /// Binds this rank to a processor of its own, as mpirun does, where there are enough; otherwise, and where the
