@@ -165,6 +165,92 @@ fn given_a_whole_checkpoint_verify_ends_with_0_and_given_a_damaged_one_with_2_na
 }
 
 #[test]
+fn given_a_latest_step_that_is_damaged_verify_and_diff_name_it_and_do_not_pass_it_over() {
+    let root = steps("ckpt-passed-over", &[2, 4, 6, 8]);
+    fs::remove_file(root.join("step-6/manifest.json")).expect("removed");
+    fs::write(root.join("step-8/manifest.json"), "{}").expect("written");
+    let (found, status) = answer(&["verify"], &[&root]);
+    let seen: Vec<_> = found["checkpoints"]
+        .as_array()
+        .expect("checkpoints")
+        .iter()
+        .map(|c| (c["step"].clone(), c["state"].clone()))
+        .collect();
+    let damaged = json!("damaged");
+    let expected = [
+        (json!(4), json!("whole")),
+        (json!(6), damaged.clone()),
+        (json!(8), damaged),
+    ];
+    assert_eq!((status, seen.as_slice()), (2, &expected[..]), "{found}");
+    assert_eq!(found["checkpoints"][1]["faults"][0]["code"], "no-manifest");
+    let shown = text(&["verify"], &[&root]);
+    assert!(shown.starts_with("whole: "), "{shown}");
+    assert!(
+        shown.contains("step-6") && shown.contains("no-manifest: "),
+        "{shown}"
+    );
+    assert_eq!(answer(&["verify", "--step", "4"], &[&root]).1, 0);
+    assert_eq!(answer(&["verify"], &[&root.join("step-4")]).1, 0);
+
+    let (found, status) = answer(&["diff"], &[&root.join("step-2"), &root]);
+    let notes: Vec<&str> = found["notes"]
+        .as_array()
+        .expect("notes")
+        .iter()
+        .filter_map(Value::as_str)
+        .collect();
+    assert_eq!((status, notes.len()), (0, 3), "{notes:?}");
+    assert!(notes[0].starts_with("step 6 is passed over: "), "{notes:?}");
+    assert!(notes[1].starts_with("step 8 is passed over: "), "{notes:?}");
+    assert!(
+        notes[2].contains("not with the checksums that were saved"),
+        "{notes:?}"
+    );
+}
+
+#[test]
+fn given_the_manifest_of_another_step_the_step_is_damaged() {
+    let root = steps("ckpt-other-step", &[4, 6]);
+    fs::copy(
+        root.join("step-4/manifest.json"),
+        root.join("step-6/manifest.json"),
+    )
+    .expect("copied");
+    let (found, status) = answer(&["verify"], &[&root]);
+    assert_eq!((status, &found["checkpoints"][0]["step"]), (2, &json!(4)));
+    assert_eq!(found["checkpoints"][1]["faults"][0]["code"], "other-step");
+    assert_eq!(answer(&["verify", "--step", "6"], &[&root]).1, 65);
+}
+
+#[test]
+fn given_tensors_of_no_bytes_nothing_is_said_to_match() {
+    let folder = folder("ckpt-no-bytes");
+    let file = folder.join("empty.safetensors");
+    let header = r#"{"a":{"dtype":"F32","shape":[0,3],"data_offsets":[0,0]}}"#;
+    let bytes = [&(header.len() as u64).to_le_bytes(), header.as_bytes()].concat();
+    fs::write(&file, bytes).expect("written");
+    let expected = format!(
+        "whole: {}, 1 tensor of no bytes, so there is nothing to compare\n",
+        file.display()
+    );
+    let shown = text(&["verify"], &[&file]);
+    let unwrapped = shown.replace("\n  ", " ");
+    assert_eq!(unwrapped, expected);
+}
+
+#[test]
+fn given_no_complete_step_prune_says_that_it_keeps_none() {
+    let root = steps("ckpt-prune-none", &[1]);
+    fs::remove_file(root.join("step-1/manifest.json")).expect("removed");
+    let shown = text(&["prune", "--keep", "1"], &[&root]);
+    assert!(
+        shown.contains("\nKept none: it has no complete step\n"),
+        "{shown}"
+    );
+}
+
+#[test]
 fn given_a_format_without_checksums_verify_says_that_it_cannot_tell() {
     let root = steps("ckpt-unsure", &[1]);
     let file = root.join("step-1/rank-00000-of-00001.safetensors");
@@ -210,7 +296,9 @@ fn given_two_steps_the_changed_tensor_is_told_with_its_distance() {
     let expected = "tensor  change   type and shape  differing  max |Δ|    L2\n\
                     w       changed  F32 2×3                 1     3.00  3.00\n\
                     \n\
-                    1 tensor differs, 1 the same; 28 B of each compared\n";
+                    1 tensor differs, 1 the same; 28 B of each compared\n\
+                    note: the bytes were compared with each other, not with the checksums that were saved; `crowfly\n\
+                    \x20     ckpt verify` does that\n";
     assert_eq!(text(&["diff"], &[&before, &after]), expected);
     let (same, _) = answer(&["diff"], &[&before, &before]);
     assert_eq!((&same["same"], &same["tensors"]), (&json!(2), &json!([])));
@@ -248,15 +336,15 @@ fn bad_input_is_refused_with_its_code_and_status() {
     let empty = folder("ckpt-empty");
     let cases: [(&[&str], PathBuf, &str, i32); 7] = [
         (&["ls"], root.join("nowhere"), "not-found", 66),
-        (&["ls"], root.join("notes.txt"), "not-a-checkpoint", 66),
+        (&["ls"], root.join("notes.txt"), "not-a-checkpoint", 65),
         (&["ls"], empty.clone(), "no-safetensors", 65),
         (&["verify", "--step", "9"], root.clone(), "no-such-step", 66),
         (&["verify", "--all"], empty, "no-steps", 66),
         (
             &["prune", "--keep", "1"],
             root.join("nowhere"),
-            "io-failed",
-            73,
+            "input-not-found",
+            66,
         ),
         (&["prune", "--keep", "0"], root.clone(), "usage", 64),
     ];
@@ -266,6 +354,6 @@ fn bad_input_is_refused_with_its_code_and_status() {
         assert_eq!(seen, (Some(code), status), "{arguments:?} {document}");
     }
     fs::write(root.join("step-1/manifest.json"), "{}").expect("written");
-    assert_eq!(answer(&["verify"], &[&root]).1, 66, "no step is complete");
+    assert_eq!(answer(&["verify"], &[&root]).1, 2, "no step is complete");
     assert_eq!(answer(&["verify", "--all"], &[&root]).1, 2);
 }

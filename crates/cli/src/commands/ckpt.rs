@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use clap::{Args, Subcommand};
-use crowfly_mover::ckpt::{Archive, Format};
+use crowfly_mover::ckpt::{Archive, Format, Found, list};
 
 use super::transfer;
 use crate::failure::{Exit, Failure};
@@ -54,6 +54,18 @@ fn open(path: &Path, step: Option<u64>) -> Result<Archive, Failure> {
         Some(step) => Archive::open_step(&path, step)?,
         None => Archive::open(&path)?,
     })
+}
+
+/// The steps of a folder of steps that are later than the one that was opened, and not complete: who asked
+/// for the latest did not ask for an earlier one.
+fn passed_over(path: &Path, opened: &Archive) -> Result<Vec<Found>, Failure> {
+    let root = local(path)?;
+    let (Some(step), true) = (step_of(opened), opened.path() != root) else {
+        return Ok(Vec::new());
+    };
+    let mut steps = list(&root)?.steps;
+    steps.retain(|found| found.step > step && found.manifest.is_err());
+    Ok(steps)
 }
 
 fn local(path: &Path) -> Result<PathBuf, Failure> {

@@ -126,7 +126,6 @@ impl From<ArchiveError> for Failure {
             E::Checkpoint(error) => return error.into(),
             E::Transfer(error) => return error.into(),
             E::Distributed(DcpError::Io { ref source, .. }) => errno::reading(source),
-            E::NotACheckpoint { .. } => Exit::NoInput,
             E::Corrupt { .. } | E::HeaderDiffers { .. } => Exit::Broken,
             E::Memory(_) => Exit::Unavailable,
             E::NoSuchTensor { .. } | E::OutsideTensor { .. } | E::InsideByte { .. } => Exit::Usage,
@@ -261,7 +260,12 @@ impl From<CollectiveError> for Failure {
             E::Fabric(error) => return error.into(),
             E::BadCall { .. } => Exit::Usage,
             E::Forming(_) => Exit::Unavailable,
-            E::Rendezvous(RendezvousError::Directory { .. }) => Exit::NoInput,
+            E::Rendezvous(RendezvousError::Directory { ref source, .. }) => {
+                match errno::reading(source) {
+                    Exit::Io => errno::creating(source),
+                    exit => exit,
+                }
+            }
             E::Rendezvous(RendezvousError::BadEntry { .. }) => Exit::BadData,
             E::Rendezvous(_) => Exit::Unavailable,
             _ => Exit::Io,

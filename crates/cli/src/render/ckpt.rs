@@ -134,6 +134,10 @@ fn sentence(verdict: &Verdict) -> String {
                 verdict.format.unwrap_or_default()
             )
         }
+        State::Whole if verdict.checked.0 == 0 => format!(
+            "{}: {what}, {tensors} of no bytes, so there is nothing to compare",
+            paint(GOOD, "whole")
+        ),
         State::Whole => format!(
             "{}: {what}, {tensors}, {} match the checksums that were saved",
             paint(GOOD, "whole"),
@@ -163,6 +167,10 @@ pub fn comparison(comparison: &Comparison, columns: usize) -> String {
     let summary = format!("{differ}, {same} the same; {compared} of each compared");
     text.push_str(&paint(STRONG, summary));
     text.push('\n');
+    for note in &comparison.notes {
+        text.push_str(&wrap(&harmless(note), columns, "note: ", "      "));
+        text.push('\n');
+    }
     text
 }
 
@@ -223,7 +231,10 @@ pub fn pruning(pruning: &Pruning, columns: usize) -> String {
         shown(&pruning.path),
         listed(&pruning.removed)
     )];
-    lines.push(format!("Kept{}", listed(&pruning.kept)));
+    lines.push(match pruning.kept.is_empty() {
+        true => "Kept none: it has no complete step".to_owned(),
+        false => format!("Kept{}", listed(&pruning.kept)),
+    });
     if !pruning.in_use.is_empty() {
         lines.push(format!("Being read, so kept{}", listed(&pruning.in_use)));
     }

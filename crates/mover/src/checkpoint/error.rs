@@ -167,6 +167,10 @@ impl CheckpointError {
                 kind: NotAFile::Directory,
                 ..
             } => None,
+            Self::NotAFile {
+                kind: NotAFile::BlockDevice,
+                ..
+            } => Some("copy the bytes to a file first: a device says nothing of tensors"),
             Self::NotAFile { .. } => Some(
                 "copy the bytes to a file first; where they come from cannot be read at random",
             ),

@@ -162,8 +162,8 @@ pub fn latest(root: &Path) -> Result<Option<u64>, StepError> {
     Ok(steps.into_iter().rev().find(complete))
 }
 
-/// Reads the manifest of a step's folder and checks that its files are there and as long as they
-/// were.
+/// Reads the manifest of a step's folder and checks that it is of that step, and that its files are there
+/// and as long as they were.
 ///
 /// # Errors
 /// See [`StepError`].
@@ -181,6 +181,17 @@ pub fn read_manifest(folder: &Path) -> Result<Manifest, StepError> {
         path: path.clone(),
         source: Box::new(source),
     })?;
+    let named = folder.file_name().and_then(|name| entry(name.to_str()?));
+    if let Some(Entry::Step(expected)) = named
+        && manifest.step != expected
+    {
+        let found = manifest.step;
+        return Err(StepError::OtherStep {
+            path,
+            found,
+            expected,
+        });
+    }
     for file in &manifest.files {
         let path = folder.join(&file.name);
         let found = match fs::symlink_metadata(&path) {

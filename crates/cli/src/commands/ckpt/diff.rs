@@ -17,6 +17,10 @@ use crate::render;
 /// The version of the JSON form of a comparison.
 pub const DIFF_SCHEMA: &str = "crowfly.ckpt-diff/1";
 
+/// What a comparison of steps does not look at.
+const UNCHECKED: &str = "the bytes were compared with each other, not with the checksums that were saved; \
+    `crowfly ckpt verify` does that";
+
 /// Arguments of `crowfly ckpt diff`.
 #[derive(Args, Debug)]
 pub struct DiffArgs {
@@ -44,6 +48,8 @@ pub struct Comparison {
     pub compared: Bytes,
     /// The tensors that differ.
     pub tensors: Vec<Differing>,
+    /// What these do not show.
+    pub notes: Vec<String>,
 }
 
 /// A tensor that differs.
@@ -97,6 +103,20 @@ pub fn run(args: &DiffArgs, out: &mut Output) -> Result<Exit, Failure> {
         progress.at(done.0);
     })?;
     drop(progress);
+    let mut notes = Vec::new();
+    for (path, archive) in [(&args.before, &before), (&args.after, &after)] {
+        for found in super::passed_over(path, archive)? {
+            if let Err(error) = &found.manifest {
+                notes.push(format!("step {} is passed over: {error}", found.step));
+            }
+        }
+    }
+    if [&before, &after]
+        .iter()
+        .any(|archive| super::step_of(archive).is_some())
+    {
+        notes.push(UNCHECKED.to_owned());
+    }
     let comparison = Comparison {
         schema: DIFF_SCHEMA,
         before: before.path().to_owned(),
@@ -108,6 +128,7 @@ pub fn run(args: &DiffArgs, out: &mut Output) -> Result<Exit, Failure> {
             .into_iter()
             .map(|(name, change)| differing(name, &change, &before, &after))
             .collect(),
+        notes,
     };
     out.show(&comparison, |columns| {
         render::ckpt::comparison(&comparison, columns)

@@ -54,6 +54,8 @@ pub struct Pruning {
 /// Removes old steps.
 pub fn run(args: &PruneArgs, out: &mut Output) -> Result<Exit, Failure> {
     let root = super::local(&args.path)?;
+    // Before anything is made in it: a folder that is not there is no output.
+    std::fs::read_dir(&root).map_err(|error| Failure::reading(&root, &error))?;
     let retention = Retention {
         keep: args.keep.get(),
         keep_every: args.keep_every.map(NonZeroU64::get),

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use clap::Args;
 use crowfly_mover::Engine;
-use crowfly_mover::ckpt::{Archive, ArchiveError, list};
+use crowfly_mover::ckpt::{Archive, ArchiveError, Found, StepError, list};
 use crowfly_route::policy::Policy;
 use crowfly_route::receipt::Receipt;
 use crowfly_route::units::Bytes;
@@ -30,7 +30,7 @@ pub struct VerifyArgs {
     /// A folder of steps, a step, a safetensors file or model folder, or a distributed checkpoint
     #[arg(value_name = "PATH")]
     path: PathBuf,
-    /// This step of a folder of steps; the latest complete one otherwise
+    /// This step of a folder of steps; otherwise the latest complete one, and later ones are damaged
     #[arg(long, value_name = "N", conflicts_with = "all")]
     step: Option<u64>,
     /// All steps of a folder of steps
@@ -135,32 +135,64 @@ pub fn run(args: &VerifyArgs, out: &mut Output) -> Result<Exit, Failure> {
         for found in steps {
             verification.checkpoints.push(match found.manifest {
                 Ok(_) => verdict(&Archive::open_step(&root, found.step)?, out)?,
-                Err(error) => Verdict {
-                    step: Some(found.step),
-                    path: found.path,
-                    format: None,
-                    state: State::Damaged,
-                    tensors: 0,
-                    checked: Bytes(0),
-                    unchecked: Bytes(0),
-                    faults: vec![Fault {
-                        code: error.code(),
-                        message: error.to_string(),
-                    }],
-                    notes: Vec::new(),
-                    receipt: None,
-                },
+                Err(ref error) => incomplete(&found, error),
             });
         }
     } else {
-        let archive = super::open(&args.path, args.step)?;
-        verification.checkpoints.push(verdict(&archive, out)?);
+        verification.checkpoints = latest(args, out)?;
     }
     let detailed = out.verbose();
     out.show(&verification, |columns| {
         render::ckpt::verification(&verification, columns, detailed)
     })?;
     Ok(verification.exit())
+}
+
+/// The one checkpoint that was asked for; of a folder of steps the latest complete one, and all later ones,
+/// which are not complete.
+fn latest(args: &VerifyArgs, out: &Output) -> Result<Vec<Verdict>, Failure> {
+    let incomplete = |steps: Vec<Found>| {
+        let of = |found: &Found| Some(incomplete(found, found.manifest.as_ref().err()?));
+        steps.iter().filter_map(of).collect::<Vec<Verdict>>()
+    };
+    if args.step.is_none() {
+        let root = super::local(&args.path)?;
+        return match Archive::open(&root) {
+            Ok(archive) => {
+                let mut verdicts = vec![verdict(&archive, out)?];
+                verdicts.extend(incomplete(super::passed_over(&args.path, &archive)?));
+                Ok(verdicts)
+            }
+            // Steps are there, and none of them is complete.
+            Err(error @ ArchiveError::Step(StepError::NoSteps { .. })) => {
+                match incomplete(list(&root)?.steps) {
+                    none if none.is_empty() => Err(error.into()),
+                    verdicts => Ok(verdicts),
+                }
+            }
+            Err(error) => Err(error.into()),
+        };
+    }
+    let archive = super::open(&args.path, args.step)?;
+    Ok(vec![verdict(&archive, out)?])
+}
+
+fn incomplete(found: &Found, error: &StepError) -> Verdict {
+    Verdict {
+        step: Some(found.step),
+        path: found.path.clone(),
+        format: None,
+        state: State::Damaged,
+        tensors: 0,
+        checked: Bytes(0),
+        unchecked: Bytes(0),
+        faults: vec![Fault {
+            code: error.code(),
+            message: error.to_string(),
+        }],
+        notes: Vec::new(),
+        receipt: None,
+    }
 }
 
 fn verdict(archive: &Archive, out: &Output) -> Result<Verdict, Failure> {

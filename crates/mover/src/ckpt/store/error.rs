@@ -27,6 +27,12 @@ pub enum StepError {
         path: PathBuf,
         source: Box<ManifestError>,
     },
+    #[error("the manifest {path:?} is that of step {found}, in the folder of step {expected}")]
+    OtherStep {
+        path: PathBuf,
+        found: u64,
+        expected: u64,
+    },
     #[error("{path:?} is no file")]
     NotAFile { path: PathBuf },
     #[error("the file {path:?} is missing; it holds parts of {}", some(tensors))]
@@ -100,6 +106,7 @@ impl StepError {
             Self::Io { .. } => "io-failed",
             Self::NoManifest { .. } => "no-manifest",
             Self::Manifest { source, .. } => source.code(),
+            Self::OtherStep { .. } => "other-step",
             Self::NotAFile { .. } => "not-a-file",
             Self::MissingFile { .. } => "missing-file",
             Self::FileLength { .. } => "file-length",
