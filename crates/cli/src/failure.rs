@@ -168,6 +168,12 @@ impl Failure {
         }
     }
 
+    /// Says first what it is about.
+    pub fn about(mut self, what: &str) -> Self {
+        self.message = format!("{what}: {}", self.message);
+        self
+    }
+
     /// Replaces the rendering for people by text that is already laid out.
     pub fn laid_out(mut self, text: impl Into<String>) -> Self {
         self.laid_out = Some(text.into());

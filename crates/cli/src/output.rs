@@ -66,21 +66,35 @@ fn unstyled(text: &str) -> Cow<'_, str> {
     Cow::Owned(plain)
 }
 
+/// Whether to colour a stream. `CLICOLOR_FORCE=0` forces nothing, as its convention has it, and is no
+/// reason not to colour a terminal either.
+fn choice(wanted: Color, stream: &impl IsTerminal) -> ColorChoice {
+    let is = |name: &str, value: &str| std::env::var_os(name).is_some_and(|given| given == value);
+    let given = |name: &str| std::env::var_os(name).is_some_and(|given| !given.is_empty());
+    match wanted {
+        Color::Always => ColorChoice::AlwaysAnsi,
+        Color::Never => ColorChoice::Never,
+        Color::Auto if !is("CLICOLOR_FORCE", "0") => ColorChoice::Auto,
+        Color::Auto => {
+            let unwanted = given("NO_COLOR") || is("CLICOLOR", "0") || is("TERM", "dumb");
+            match stream.is_terminal() && !unwanted {
+                true => ColorChoice::Always,
+                false => ColorChoice::Never,
+            }
+        }
+    }
+}
+
 impl Output {
     /// The process's own streams.
     pub fn new(global: &Global) -> Self {
-        let choice = match global.color {
-            Color::Auto => ColorChoice::Auto,
-            Color::Always => ColorChoice::AlwaysAnsi,
-            Color::Never => ColorChoice::Never,
-        };
         Self {
             json: global.json,
             quiet: global.quiet,
             verbose: global.verbose,
             hung_up: false,
-            stdout: AutoStream::new(io::stdout(), choice),
-            stderr: AutoStream::new(io::stderr(), choice),
+            stdout: AutoStream::new(io::stdout(), choice(global.color, &io::stdout())),
+            stderr: AutoStream::new(io::stderr(), choice(global.color, &io::stderr())),
         }
     }
 

@@ -53,6 +53,8 @@ fn given_json_every_command_and_every_help_is_one_document_with_a_schema() {
     for (arguments, schema) in [
         (&["man"][..], "crowfly.man/1"),
         (&["man", "load"], "crowfly.man/1"),
+        (&["man", "bench", "net"], "crowfly.man/1"),
+        (&["man", "bench net"], "crowfly.man/1"),
         (&["completions", "zsh"], "crowfly.completions/1"),
         (&["--help"], "crowfly.help/1"),
         (&["--version"], "crowfly.help/1"),
@@ -123,13 +125,18 @@ fn given_no_json_an_error_leaves_standard_output_empty() {
 
 #[test]
 fn colour_is_written_to_terminals_or_on_demand_and_nowhere_else() {
-    let coloured = |arguments: &[&str], variable: Option<&str>| {
+    let set = |arguments: &[&str], variable: Option<(&str, &str)>| {
         let mut command = crowfly(arguments);
-        if let Some(variable) = variable {
-            command.env(variable, "1");
-        }
+        command.envs(variable);
         stdout(&run(&mut command)).contains('\u{1b}')
     };
+    let coloured = |arguments: &[&str], variable: Option<&'static str>| {
+        set(arguments, variable.map(|variable| (variable, "1")))
+    };
+    assert!(
+        !set(&["--help"], Some(("CLICOLOR_FORCE", "0"))),
+        "0 forces nothing"
+    );
     assert!(!coloured(&["--help"], None), "a pipe is no terminal");
     assert!(coloured(&["--help"], Some("CLICOLOR_FORCE")));
     assert!(coloured(&["--help", "--color=always"], None));
@@ -138,6 +145,33 @@ fn colour_is_written_to_terminals_or_on_demand_and_nowhere_else() {
         Some("CLICOLOR_FORCE")
     ));
     assert!(!coloured(&["--help"], Some("NO_COLOR")));
+}
+
+#[test]
+fn given_a_folder_without_sys_it_is_no_machine() {
+    let folder = tempfile::tempdir().expect("a folder");
+    for command in ["map", "doctor", "capture"] {
+        let output = run(crowfly(&[command, "--root"]).arg(folder.path()));
+        let told = stderr(&output);
+        assert_eq!(output.status.code(), Some(66), "{command}: {told}");
+        assert!(
+            told.starts_with("error[root-without-sys]: "),
+            "{command}: {told}"
+        );
+    }
+}
+
+#[test]
+fn no_line_of_a_help_is_a_word_that_fell_off_the_line_before() {
+    for command in ["ui", "serve", "route", "doctor", "cp", "step"] {
+        let output = run(&mut crowfly(&[command, "--help"]));
+        let text = stdout(&output);
+        let last = text.lines().rev().take_while(|line| !line.is_empty());
+        for line in last.filter(|line| !line.starts_with(' ')) {
+            let alone = !line.contains(' ') && !line.ends_with('.');
+            assert!(!alone, "{command}: {line}");
+        }
+    }
 }
 
 #[test]

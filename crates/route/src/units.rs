@@ -92,6 +92,10 @@ impl FromStr for Bytes {
         }
         let value: f64 = number.parse().map_err(|_| bad())?;
         let bytes = value * factor as f64;
+        // A part of a byte is a unit that was forgotten.
+        if factor == 1 && bytes.fract() != 0.0 {
+            return Err(bad());
+        }
         if bytes.is_finite() && bytes < 9.0e18 {
             Ok(Self(bytes.round() as u64))
         } else {
@@ -252,7 +256,17 @@ mod tests {
         assert_eq!("1GiB".parse(), Ok(Bytes(1 << 30)));
         assert_eq!("1.5 GB".parse(), Ok(Bytes(1_500_000_000)));
         assert_eq!("4096".parse(), Ok(Bytes(4096)));
-        for bad in ["", "GB", "-1", "1e3", "5 XB", "99999999999TB", "1.2.3"] {
+        for bad in [
+            "",
+            "GB",
+            "-1",
+            "1e3",
+            "5 XB",
+            "99999999999TB",
+            "1.2.3",
+            "1.5",
+            "0.5 B",
+        ] {
             assert_eq!(bad.parse::<Bytes>(), Err(BadSize(bad.into())), "{bad}");
         }
         assert_eq!(Bytes(999_999).to_string(), "1.00 MB");

@@ -13,8 +13,8 @@ pub const MAN_SCHEMA: &str = "crowfly.man/1";
 /// Arguments of `crowfly man`.
 #[derive(Args, Debug)]
 pub struct ManArgs {
-    /// The command to describe; without it, crowfly as a whole
-    command: Option<String>,
+    /// The command to describe, such as `load` or `bench net`; without it, crowfly as a whole
+    command: Vec<String>,
 }
 
 /// A page, and what it describes.
@@ -29,20 +29,22 @@ struct Page<'a> {
 pub fn run(args: &ManArgs, out: &mut Output) -> Result<Exit, Failure> {
     let mut root = Cli::command();
     root.build();
-    let page = match &args.command {
-        None => root,
-        Some(name) => root
-            .find_subcommand(name)
-            .cloned()
-            .ok_or_else(|| Failure::usage(format!("crowfly has no command `{name}`")))?,
-    };
+    // Its words may come as one argument or as several.
+    let name = args.command.join(" ");
+    let name = name.split_whitespace().collect::<Vec<_>>().join(" ");
+    let mut page = &root;
+    for word in name.split_whitespace() {
+        let found = page.find_subcommand(word);
+        page = found.ok_or_else(|| Failure::usage(format!("crowfly has no command `{name}`")))?;
+    }
+    let page = page.clone();
     let mut roff = Vec::new();
     clap_mangen::Man::new(page)
         .render(&mut roff)
         .map_err(|error| Failure::output(&error))?;
     let page = Page {
         schema: MAN_SCHEMA,
-        command: args.command.as_deref(),
+        command: Some(name.as_str()).filter(|name| !name.is_empty()),
         roff: String::from_utf8_lossy(&roff).into_owned(),
     };
     out.show(&page, |_| page.roff.clone())?;

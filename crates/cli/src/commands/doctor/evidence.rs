@@ -10,7 +10,6 @@ use std::path::{Path, PathBuf};
 use crowfly_doctor::Case;
 use crowfly_doctor::evidence::kept::MAX_KEPT_BYTES;
 use crowfly_doctor::evidence::{Document, Intake};
-use crowfly_route::snapshot::Snapshot;
 use flate2::bufread::MultiGzDecoder;
 
 use crate::failure::{Exit, Failure};
@@ -89,7 +88,7 @@ pub fn read_named(names: &[PathBuf], case: &mut Case, out: &mut Output) -> Resul
 /// Reads a source that is in memory into the case, as if it were a file of this name.
 pub fn add(name: &str, content: &[u8], case: &mut Case) -> Result<(), Failure> {
     if content.len() > MAX_KEPT_BYTES && is_snapshot(content) {
-        case.add_snapshot(name, Snapshot::from_json(content)?);
+        case.add_snapshot(name, machine::snapshot(name, content)?);
         return Ok(());
     }
     case.add_document(stream(name, Path::new(name), content, |_| {})?);

@@ -9,12 +9,11 @@ use crowfly_plan::cluster::{Cluster, Overrides, ServerSpec};
 use crowfly_plan::observed::{Measured, Unusable};
 use crowfly_plan::workload::{DEFAULT_TOKENS_PER_GPU, ModelSpec, Sharding, Workload};
 use crowfly_route::receipt::{RECEIPT_SCHEMA, Receipt};
-use crowfly_route::snapshot::MAX_SNAPSHOT_BYTES;
 use crowfly_route::topology::Topology;
 
 use crate::failure::{Exit, Failure};
 use crate::input::read_bounded;
-use crate::machine::described;
+use crate::machine::described_in;
 use crate::path::shown;
 
 /// The largest receipt that is read.
@@ -230,7 +229,7 @@ impl ClusterArgs {
         let mut server = match (machine, &self.from_snapshot) {
             (Some(topology), _) => ServerSpec::from_topology(&catalog, topology, &overrides)?,
             (None, Some(file)) => {
-                let (topology, _) = described(&read_bounded(file, MAX_SNAPSHOT_BYTES)?)?;
+                let (topology, _) = described_in(file)?;
                 ServerSpec::from_topology(&catalog, &topology, &overrides)?
             }
             (None, None) => {
