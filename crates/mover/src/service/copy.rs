@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 
 use crowfly_route::hop::Class;
 use crowfly_route::obstacle::Obstacle;
+use crowfly_route::place::Place;
 use crowfly_route::policy::Policy;
 use crowfly_route::receipt::{
     CpuSeconds, RECEIPT_SCHEMA, Receipt, Share, Verification, Visibility,

@@ -152,6 +152,7 @@ pub fn run(args: &CpArgs, errand: &Errand, out: &mut Output) -> Result<Exit, Fai
         from: receipt.from.clone(),
         to: receipt.to.clone(),
         files: 1,
+        unchanged: 0,
         folders: 0,
         resumed: Bytes(0),
         skipped: 0,
