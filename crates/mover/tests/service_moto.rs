@@ -46,8 +46,11 @@ impl Moto {
         let (authority, key) = (here.path().join("ca.pem"), here.path().join("key.pem"));
         fs::write(&authority, made.cert.pem()).expect("written");
         fs::write(&key, made.signing_key.serialize_pem()).expect("written");
-        let port = TcpListener::bind("127.0.0.1:0").expect("a port");
-        let port = port.local_addr().expect("bound").port();
+        let free = || {
+            let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+            listener.local_addr().expect("bound").port()
+        };
+        let port = free();
         let child = Command::new("moto_server")
             .args(["-H", "127.0.0.1", "-p", &port.to_string(), "-c"])
             .arg(&authority)
@@ -66,6 +69,7 @@ impl Moto {
         let trusted = Certificate::from_pem(made.cert.pem().as_bytes()).expect("a certificate");
         let tls = TlsConfig::builder().root_certs(RootCerts::new_with_certs(&[trusted]));
         let agent: ureq::Agent = ureq::Agent::config_builder()
+            .timeout_global(Some(Duration::from_secs(5)))
             .tls_config(tls.build())
             .build()
             .into();

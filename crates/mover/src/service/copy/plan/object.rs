@@ -102,10 +102,10 @@ mod tests {
         let files = tree
             .files
             .iter()
-            .map(|(path, size)| (path.to_string(), *size));
-        let expected =
-            [("a/b/c", 5), ("a/d", 0), ("f%2f", 7)].map(|(path, size)| (path.into(), size));
-        assert_eq!(files.collect::<Vec<(String, u64)>>(), expected);
+            .map(|(path, size)| (path.as_bytes(), *size));
+        let expected = [("a/b/c", 5), ("a/d", 0), ("f%2f", 7)]
+            .map(|(path, size): (&str, u64)| (path.as_bytes(), size));
+        assert_eq!(files.collect::<Vec<_>>(), expected);
         let folders = tree.folders.iter().map(|(path, _)| path.to_string());
         assert_eq!(folders.collect::<Vec<_>>(), ["", "a", "a/b", "e"]);
     }
