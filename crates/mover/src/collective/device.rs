@@ -23,6 +23,7 @@ use crowfly_route::units::Bytes;
 use super::choose::Algorithm;
 use super::element::Element;
 use super::error::CollectiveError;
+use super::group::arguments::bad;
 use super::group::{CallOptions, Group};
 use super::patience::grace;
 use super::receipt::{COLLECTIVE_SCHEMA, CollectiveReceipt};
@@ -442,11 +443,6 @@ fn agreed(
             Err(CollectiveError::NotJoined { rank })
         }
     }
-}
-
-fn bad(collective: Collective, what: String) -> CollectiveError {
-    let collective = collective.as_str();
-    CollectiveError::BadCall { collective, what }
 }
 
 fn kind(collective: Collective, element: Element) -> Result<Kind, CollectiveError> {

@@ -1,5 +1,6 @@
 //! The ranks that do collectives together.
 
+pub(super) mod arguments;
 mod call;
 mod form;
 mod plan;

@@ -35,6 +35,8 @@ import torch.distributed as dist
 
 from ._collective import CollectiveError, CollectiveLate, CollectiveMismatch, RanksLost
 from ._crowfly import GroupMemory, Ranks
+from ._kinds import element, reduction_of, refuse_what_is_none
+from ._work import Work
 from .errors import UsageError
 
 __all__ = [
@@ -49,29 +51,6 @@ __all__ = [
     "receipt",
 ]
 
-ELEMENTS = {
-    torch.float32: "f32",
-    torch.float64: "f64",
-    torch.float16: "f16",
-    torch.bfloat16: "bf16",
-    torch.int8: "i8",
-    torch.int16: "i16",
-    torch.int32: "i32",
-    torch.int64: "i64",
-    torch.uint8: "u8",
-    # As bytes that are 0 or 1; a sum of them is none.
-    torch.bool: "u8",
-}
-REDUCTIONS = {
-    dist.ReduceOp.SUM: "sum",
-    dist.ReduceOp.AVG: "mean",
-    dist.ReduceOp.MIN: "min",
-    dist.ReduceOp.MAX: "max",
-    dist.ReduceOp.PRODUCT: "product",
-    dist.ReduceOp.BAND: "and",
-    dist.ReduceOp.BOR: "or",
-    dist.ReduceOp.BXOR: "xor",
-}
 #: What PyTorch may call that this backend has nothing for: refused by name, so that nobody looks for the reason in
 #: PyTorch.
 NOT_BUILT = ("merge_remote_group", "monitored_barrier", "new_window", "reconfigure", "split_group")
@@ -95,61 +74,6 @@ class Options:
     def __init__(self, address: Optional[str] = None, *, shm: bool = True) -> None:
         self.address = address
         self.shm = shm
-
-
-class _Work(dist._Work):  # type: ignore[misc]  # PyTorch is not looked into
-    """A collective that is under way."""
-
-    def __init__(self, tensors: list[torch.Tensor]) -> None:
-        super().__init__()
-        self._tensors = tensors
-        self._ended: torch.futures.Future[Any] = torch.futures.Future()
-        self._error: Optional[BaseException] = None
-        # A future of PyTorch has an error of its own, for those who wait for it in C++, only where a callback
-        # raised it.
-        self._future = self._ended.then(lambda _: self._outcome())
-        #: The rank that something was received from.
-        self.source = -1
-
-    def _outcome(self) -> list[torch.Tensor]:
-        if self._error is not None:
-            raise self._error
-        return self._tensors
-
-    def _end(self, error: Optional[BaseException]) -> None:
-        self._error = error
-        self._ended.set_result(None)
-
-    def is_completed(self) -> bool:
-        return bool(self._ended.done())
-
-    def is_success(self) -> bool:
-        return self.is_completed() and self._error is None
-
-    def exception(self) -> Optional[BaseException]:
-        return self._error
-
-    def wait(self, timeout: Optional[timedelta] = None) -> bool:
-        """Waits until it has ended, which the time limit of the call sees to; raises why it failed."""
-        del timeout
-        self._ended.wait()
-        self._outcome()
-        return True
-
-    def synchronize(self) -> None:
-        self.wait()
-
-    def source_rank(self) -> int:
-        return self.source
-
-    def _source_rank(self) -> int:
-        return self.source
-
-    def result(self) -> list[torch.Tensor]:
-        return self._outcome()
-
-    def get_future(self) -> torch.futures.Future[Any]:
-        return self._future
 
 
 class _Directory:
@@ -218,7 +142,7 @@ class ProcessGroup(dist.ProcessGroup):  # type: ignore[misc]  # PyTorch is not l
 
         The memory goes when the group does; the tensor must not be used after that.
         """
-        work = _Work([])
+        work = Work([])
         made: list[GroupMemory] = []
         count, each = math.prod(size), torch.empty(0, dtype=dtype).element_size()
 
@@ -255,10 +179,10 @@ class ProcessGroup(dist.ProcessGroup):  # type: ignore[misc]  # PyTorch is not l
 
     def _start(
         self, opts: Any, tensors: list[torch.Tensor], call: Callable[[float], Optional[str]]
-    ) -> _Work:
+    ) -> Work:
         """Has the group's thread make a call; ``call`` gets its time in seconds and answers the receipt."""
         _refuse_other_places(tensors)
-        work = _Work(tensors)
+        work = Work(tensors)
         self._run(self._thread, work, call, self._limit(opts))
         return work
 
@@ -272,7 +196,7 @@ class ProcessGroup(dist.ProcessGroup):  # type: ignore[misc]  # PyTorch is not l
     def _run(
         self,
         threads: ThreadPoolExecutor,
-        work: _Work,
+        work: Work,
         call: Callable[[float], Optional[str]],
         seconds: float,
     ) -> None:
@@ -289,14 +213,14 @@ class ProcessGroup(dist.ProcessGroup):  # type: ignore[misc]  # PyTorch is not l
                     self._failure = failed
             except BaseException as other:  # noqa: BLE001  # whoever waits is to hear of it
                 error = other
-            work._end(error)
+            work.end(error)
 
         threads.submit(run)
 
-    def allreduce(self, tensors: list[torch.Tensor], opts: Any = None) -> _Work:
-        reduction = _reduction(opts)
+    def allreduce(self, tensors: list[torch.Tensor], opts: Any = None) -> Work:
+        reduction = reduction_of(opts)
         for tensor in tensors:
-            _refuse_what_is_none(tensor, reduction)
+            refuse_what_is_none(tensor, reduction)
 
         def call(seconds: float) -> Optional[str]:
             receipt = None
@@ -304,38 +228,38 @@ class ProcessGroup(dist.ProcessGroup):  # type: ignore[misc]  # PyTorch is not l
                 place = self._in_memory(tensor)
                 if place is not None:
                     memory, at = place
-                    how = (_element(tensor), reduction, seconds)
+                    how = (element(tensor), reduction, seconds)
                     receipt = self._ranks.all_reduce_in(memory, at, _bytes(tensor), *how)
                     continue
                 with _compact(tensor) as data:
                     receipt = self._ranks.all_reduce(
-                        _memory(data), _element(data), reduction, seconds
+                        _memory(data), element(data), reduction, seconds
                     )
             return receipt
 
         return self._start(opts, tensors, call)
 
-    def allreduce_coalesced(self, tensors: list[torch.Tensor], opts: Any = None) -> _Work:
+    def allreduce_coalesced(self, tensors: list[torch.Tensor], opts: Any = None) -> Work:
         return self.allreduce(tensors, opts)
 
-    def reduce(self, tensors: list[torch.Tensor], opts: Any) -> _Work:
+    def reduce(self, tensors: list[torch.Tensor], opts: Any) -> Work:
         # Everyone has the result, and all but the root forget it.
-        reduction, root = _reduction(opts), opts.rootRank
+        reduction, root = reduction_of(opts), opts.rootRank
         for tensor in tensors:
-            _refuse_what_is_none(tensor, reduction)
+            refuse_what_is_none(tensor, reduction)
 
         def call(seconds: float) -> Optional[str]:
             receipt = None
             for tensor in tensors:
                 data = tensor.detach().clone(memory_format=torch.contiguous_format)
-                receipt = self._ranks.all_reduce(_memory(data), _element(data), reduction, seconds)
+                receipt = self._ranks.all_reduce(_memory(data), element(data), reduction, seconds)
                 if self._ranks.rank == root:
                     tensor.detach().copy_(data)
             return receipt
 
         return self._start(opts, tensors, call)
 
-    def broadcast(self, tensors: list[torch.Tensor], opts: Any) -> _Work:
+    def broadcast(self, tensors: list[torch.Tensor], opts: Any) -> Work:
         root = opts.rootRank
 
         def call(seconds: float) -> Optional[str]:
@@ -349,7 +273,7 @@ class ProcessGroup(dist.ProcessGroup):  # type: ignore[misc]  # PyTorch is not l
 
     def allgather(
         self, outputs: list[list[torch.Tensor]], inputs: list[torch.Tensor], opts: Any = None
-    ) -> _Work:
+    ) -> Work:
         def call(seconds: float) -> Optional[str]:
             receipt = None
             for out, own in zip(outputs, inputs):
@@ -362,7 +286,7 @@ class ProcessGroup(dist.ProcessGroup):  # type: ignore[misc]  # PyTorch is not l
 
         return self._start(opts, [tensor for out in outputs for tensor in out], call)
 
-    def all_gather_single(self, output: torch.Tensor, own: torch.Tensor, opts: Any = None) -> _Work:
+    def all_gather_single(self, output: torch.Tensor, own: torch.Tensor, opts: Any = None) -> Work:
         def call(seconds: float) -> Optional[str]:
             with _compact(output) as whole:
                 own_part = own.detach().contiguous()
@@ -374,8 +298,8 @@ class ProcessGroup(dist.ProcessGroup):  # type: ignore[misc]  # PyTorch is not l
 
     def reduce_scatter(
         self, outputs: list[torch.Tensor], inputs: list[list[torch.Tensor]], opts: Any = None
-    ) -> _Work:
-        reduction = _reduction(opts)
+    ) -> Work:
+        reduction = reduction_of(opts)
 
         def call(seconds: float) -> Optional[str]:
             receipt = None
@@ -388,8 +312,8 @@ class ProcessGroup(dist.ProcessGroup):  # type: ignore[misc]  # PyTorch is not l
 
     def reduce_scatter_single(
         self, output: torch.Tensor, whole: torch.Tensor, opts: Any = None
-    ) -> _Work:
-        reduction = _reduction(opts)
+    ) -> Work:
+        reduction = reduction_of(opts)
 
         def call(seconds: float) -> Optional[str]:
             return self._scatter_reduced(output, whole.detach().contiguous(), reduction, seconds)
@@ -399,12 +323,12 @@ class ProcessGroup(dist.ProcessGroup):  # type: ignore[misc]  # PyTorch is not l
     def _scatter_reduced(
         self, output: torch.Tensor, whole: torch.Tensor, reduction: str, seconds: float
     ) -> str:
-        _refuse_what_is_none(output, reduction)
+        refuse_what_is_none(output, reduction)
         with _compact(output) as own:
             if _overlap(own, whole):
                 whole = whole.clone()
             memory = (_memory(whole), _memory(own))
-            return self._ranks.reduce_scatter(*memory, _element(own), reduction, seconds)
+            return self._ranks.reduce_scatter(*memory, element(own), reduction, seconds)
 
     def all_to_all_single(
         self,
@@ -413,7 +337,7 @@ class ProcessGroup(dist.ProcessGroup):  # type: ignore[misc]  # PyTorch is not l
         output_split_sizes: Optional[list[int]] = None,
         input_split_sizes: Optional[list[int]] = None,
         opts: Any = None,
-    ) -> _Work:
+    ) -> Work:
         to = self._splits(source, input_split_sizes)
         from_each = self._splits(output, output_split_sizes)
 
@@ -438,12 +362,12 @@ class ProcessGroup(dist.ProcessGroup):  # type: ignore[misc]  # PyTorch is not l
 
     def alltoall(
         self, outputs: list[torch.Tensor], inputs: list[torch.Tensor], opts: Any = None
-    ) -> _Work:
+    ) -> Work:
         return self._exchange(opts, inputs, outputs)
 
     def gather(
         self, outputs: list[list[torch.Tensor]], inputs: list[torch.Tensor], opts: Any
-    ) -> _Work:
+    ) -> Work:
         sent: list[Optional[torch.Tensor]] = [None] * self.size()
         sent[opts.rootRank] = inputs[0]
         received = outputs[0] if outputs else [None] * self.size()
@@ -451,7 +375,7 @@ class ProcessGroup(dist.ProcessGroup):  # type: ignore[misc]  # PyTorch is not l
 
     def scatter(
         self, outputs: list[torch.Tensor], inputs: list[list[torch.Tensor]], opts: Any
-    ) -> _Work:
+    ) -> Work:
         sent = inputs[0] if inputs else [None] * self.size()
         received: list[Optional[torch.Tensor]] = [None] * self.size()
         received[opts.rootRank] = outputs[0]
@@ -462,7 +386,7 @@ class ProcessGroup(dist.ProcessGroup):  # type: ignore[misc]  # PyTorch is not l
         opts: Any,
         sent: Sequence[Optional[torch.Tensor]],
         received: Sequence[Optional[torch.Tensor]],
-    ) -> _Work:
+    ) -> Work:
         """Sends each rank a tensor, or nothing, and receives one from each."""
 
         def call(seconds: float) -> Optional[str]:
@@ -483,7 +407,7 @@ class ProcessGroup(dist.ProcessGroup):  # type: ignore[misc]  # PyTorch is not l
 
         return self._start(opts, [tensor for tensor in received if tensor is not None], call)
 
-    def barrier(self, opts: Any = None) -> _Work:
+    def barrier(self, opts: Any = None) -> Work:
         return self._start(opts, [], self._ranks.barrier)
 
     # Names that other versions of PyTorch call the same by.
@@ -493,7 +417,7 @@ class ProcessGroup(dist.ProcessGroup):  # type: ignore[misc]  # PyTorch is not l
 
     def all_gather_single_coalesced(
         self, outputs: list[torch.Tensor], inputs: list[torch.Tensor], opts: Any = None
-    ) -> _Work:
+    ) -> Work:
         works = [self.all_gather_single(out, own, opts) for out, own in zip(outputs, inputs)]
         return works[-1]
 
@@ -501,7 +425,7 @@ class ProcessGroup(dist.ProcessGroup):  # type: ignore[misc]  # PyTorch is not l
 
     def reduce_scatter_single_coalesced(
         self, outputs: list[torch.Tensor], inputs: list[torch.Tensor], opts: Any = None
-    ) -> _Work:
+    ) -> Work:
         works = [self.reduce_scatter_single(out, all_, opts) for out, all_ in zip(outputs, inputs)]
         return works[-1]
 
@@ -509,17 +433,17 @@ class ProcessGroup(dist.ProcessGroup):  # type: ignore[misc]  # PyTorch is not l
 
     def allgather_coalesced(
         self, outputs: list[list[torch.Tensor]], inputs: list[torch.Tensor], opts: Any = None
-    ) -> _Work:
+    ) -> Work:
         # There, the outputs come by rank and then by input; here, the other way round.
         return self.allgather([list(of_input) for of_input in zip(*outputs)], inputs, opts)
 
-    def gather_single(self, output: torch.Tensor, own: torch.Tensor, opts: Any) -> _Work:
+    def gather_single(self, output: torch.Tensor, own: torch.Tensor, opts: Any) -> Work:
         parts = list(output.chunk(self.size())) if self.rank() == opts.rootRank else []
         return self.gather([parts] if parts else [], [own], opts)
 
     gather_into_tensor = gather_single
 
-    def send(self, tensors: list[torch.Tensor], dst: int, tag: int = 0) -> _Work:
+    def send(self, tensors: list[torch.Tensor], dst: int, tag: int = 0) -> Work:
         def call(seconds: float) -> None:
             for tensor in tensors:
                 data = tensor.detach().contiguous()
@@ -527,15 +451,15 @@ class ProcessGroup(dist.ProcessGroup):  # type: ignore[misc]  # PyTorch is not l
 
         return self._carry(tensors, call)
 
-    def recv(self, tensors: list[torch.Tensor], src: int, tag: int = 0) -> _Work:
+    def recv(self, tensors: list[torch.Tensor], src: int, tag: int = 0) -> Work:
         return self._receive(tensors, src, tag)
 
-    def recv_anysource(self, tensors: list[torch.Tensor], tag: int = 0) -> _Work:
+    def recv_anysource(self, tensors: list[torch.Tensor], tag: int = 0) -> Work:
         return self._receive(tensors, None, tag)
 
     recvAnysource = recv_anysource
 
-    def _receive(self, tensors: list[torch.Tensor], src: Optional[int], tag: int) -> _Work:
+    def _receive(self, tensors: list[torch.Tensor], src: Optional[int], tag: int) -> Work:
         def call(seconds: float) -> None:
             for tensor in tensors:
                 with _compact(tensor) as data:
@@ -545,10 +469,10 @@ class ProcessGroup(dist.ProcessGroup):  # type: ignore[misc]  # PyTorch is not l
         work = self._carry(tensors, call)
         return work
 
-    def _carry(self, tensors: list[torch.Tensor], call: Callable[[float], None]) -> _Work:
+    def _carry(self, tensors: list[torch.Tensor], call: Callable[[float], None]) -> Work:
         """Has a thread of its own do what goes between this rank and one other."""
         _refuse_other_places(tensors)
-        work = _Work(tensors)
+        work = Work(tensors)
         self._run(self._couriers, work, call, self._timeout)
         return work
 
@@ -572,37 +496,6 @@ def _refuse_other_places(tensors: Sequence[torch.Tensor]) -> None:
                 f" on {tensor.device}",
                 "not-host-memory",
             )
-
-
-def _reduction(opts: Any) -> str:
-    wanted = dist.ReduceOp.SUM if opts is None else opts.reduceOp
-    for known, name in REDUCTIONS.items():
-        if wanted == known:
-            return name
-    raise UsageError(
-        f"the backend crowfly cannot reduce by {_name_of(wanted)}",
-        "bad-reduction",
-        f"these can be had: {', '.join(_name_of(known) for known in REDUCTIONS)}",
-    )
-
-
-def _name_of(reduction: Any) -> str:
-    return str(getattr(reduction, "op", reduction)).rsplit(".", 1)[-1]
-
-
-def _refuse_what_is_none(tensor: torch.Tensor, reduction: str) -> None:
-    if tensor.dtype.is_floating_point and reduction in ("and", "or", "xor"):
-        raise UsageError(f"the {reduction} of {tensor.dtype} is none", "bad-reduction", "it is of integers and bools")
-    if tensor.dtype is torch.bool and reduction in ("sum", "mean"):
-        raise UsageError(f"the {reduction} of bools is none", "bad-reduction", "take MAX for any, MIN for all")
-
-
-def _element(tensor: torch.Tensor) -> str:
-    element = ELEMENTS.get(tensor.dtype)
-    if element is None:
-        known = ", ".join(str(dtype) for dtype in ELEMENTS)
-        raise UsageError(f"{tensor.dtype} cannot be reduced", "bad-element", f"these can: {known}")
-    return element
 
 
 def _bytes(tensor: torch.Tensor) -> int:
