@@ -423,7 +423,7 @@ fn agreed(
 ) -> Result<Arc<Communicator>, CollectiveError> {
     let word = match &joined {
         Ok(_) => JOINED,
-        Err(CollectiveError::Nccl(error)) if error.is_of_another() => WAITED,
+        Err(CollectiveError::Nccl(NcclError::Late { .. })) => WAITED,
         Err(_) => FAILED,
     };
     let mut words = vec![0u8; host.size()];
