@@ -116,6 +116,12 @@ class ProcessGroup(dist.ProcessGroup):  # type: ignore[misc]  # PyTorch is not l
     def name(self) -> str:
         return "crowfly"
 
+    def _get_backend(self, device: torch.device) -> ProcessGroup:
+        # PyTorch asks for what does the work under a group; here that is the group.
+        if device.type != "cpu":
+            raise UsageError(f"the backend crowfly takes tensors in host memory, not on {device}", "not-host-memory")
+        return self
+
     def rank(self) -> int:
         return self._ranks.rank
 
@@ -449,7 +455,7 @@ class ProcessGroup(dist.ProcessGroup):  # type: ignore[misc]  # PyTorch is not l
                 data = tensor.detach().contiguous()
                 self._ranks.send(_memory(data), dst, tag, seconds)
 
-        return self._carry(tensors, call)
+        return self._carry(Work(tensors), tensors, call)
 
     def recv(self, tensors: list[torch.Tensor], src: int, tag: int = 0) -> Work:
         return self._receive(tensors, src, tag)
@@ -460,19 +466,19 @@ class ProcessGroup(dist.ProcessGroup):  # type: ignore[misc]  # PyTorch is not l
     recvAnysource = recv_anysource
 
     def _receive(self, tensors: list[torch.Tensor], src: Optional[int], tag: int) -> Work:
+        work = Work(tensors)
+
         def call(seconds: float) -> None:
             for tensor in tensors:
                 with _compact(tensor) as data:
                     receipt = self._ranks.receive(_memory(data), src, tag, seconds)
                 work.source = int(json.loads(receipt)["from"])
 
-        work = self._carry(tensors, call)
-        return work
+        return self._carry(work, tensors, call)
 
-    def _carry(self, tensors: list[torch.Tensor], call: Callable[[float], None]) -> Work:
+    def _carry(self, work: Work, tensors: list[torch.Tensor], call: Callable[[float], None]) -> Work:
         """Has a thread of its own do what goes between this rank and one other."""
         _refuse_other_places(tensors)
-        work = Work(tensors)
         self._run(self._couriers, work, call, self._timeout)
         return work
 
