@@ -254,3 +254,25 @@ fn given_a_rail_that_is_down_when_the_peers_process_ends_then_the_peer_is_lost_a
         .deregister()
         .expect("its memory is the caller's again");
 }
+
+#[test]
+fn given_a_write_that_ended_early_when_its_nic_holds_on_then_taking_the_memory_back_waits_for_it() {
+    let j = joined("holds");
+    let source = filled(&j.pair.here, &pattern(LEN, 1), Access::LOCAL);
+    let target = empty(&j.pair.there, LEN, Access::WRITE);
+    let (from, to) = (source.whole(), sent(&target).whole());
+    j.near.behave(|nic| nic.silent = true);
+    let late = Options::within(BRIEF / 10);
+    let error = j.pair.to_there.write(&from, &to, late).wait();
+    assert_eq!(error.expect_err("silent").code(), "deadline-exceeded");
+    let held = source.deregister();
+    assert_eq!(held.expect_err("a slice is left").code(), "region-in-use");
+
+    drop(from);
+    let source = filled(&j.pair.here, &pattern(LEN, 1), Access::LOCAL);
+    let written = j.pair.to_there.write(&source.whole(), &to, late).wait();
+    assert_eq!(written.expect_err("silent").code(), "deadline-exceeded");
+    let began = Instant::now();
+    source.deregister().expect("once the link was closed");
+    assert!(began.elapsed() < SOON / 2, "{:?}", began.elapsed());
+}

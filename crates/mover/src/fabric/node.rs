@@ -52,8 +52,11 @@ const MAX_UNACCEPTED: usize = 256;
 const HANDSHAKE: Duration = Duration::from_secs(5);
 /// How often deadlines are looked at.
 const TICK: Duration = Duration::from_millis(10);
-/// How long a peer on this host may take to let go of a region.
+/// How long a peer on this host may take to let go of a region, and a link of a transfer's memory: longer
+/// than until the link is closed for it.
 const LET_GO: Duration = Duration::from_secs(2);
+/// How often it is looked whether a link has let go.
+const NAP: Duration = Duration::from_millis(1);
 /// Threads of a kind when nobody says.
 const MAX_THREADS: usize = 4;
 
@@ -463,5 +466,14 @@ impl Registrar for Core {
             }
         }
         Ok(())
+    }
+
+    fn await_release(&self, region: &RegionCore) {
+        let until = Instant::now() + LET_GO;
+        let sessions = self.sessions.all();
+        let held = || sessions.iter().any(|s| s.scheduler.is_letting_go(region));
+        while held() && Instant::now() < until {
+            std::thread::sleep(NAP);
+        }
     }
 }

@@ -155,6 +155,9 @@ impl RegionCore {
 pub(crate) trait Registrar: Send + Sync {
     /// Withdraws the region from all peers; those that mapped it have let go when this returns.
     fn withdraw(&self, region: &Arc<RegionCore>) -> Result<(), FabricError>;
+
+    /// Waits until links have let go of what transfers that ended early left them with.
+    fn await_release(&self, region: &RegionCore);
 }
 
 /// Registered memory. Peers and NICs may touch its bytes at any time, so they can only be copied
@@ -280,6 +283,9 @@ impl Region {
     /// region is withdrawn all the same, and its memory is freed when the last user lets go.
     pub fn deregister(mut self) -> Result<Buffer, FabricError> {
         self.withdraw()?;
+        if let Some(registrar) = self.registrar.upgrade() {
+            registrar.await_release(&self.core);
+        }
         let core = Arc::clone(&self.core);
         drop(self);
         let until = Instant::now() + LAST_STEP;

@@ -20,6 +20,7 @@ use super::identity::Incarnation;
 use super::plan::Plans;
 use super::provider::{Chore, FlightId, Flush, OpError, OpId, RailId};
 use super::rail::{Missing, Rail, RailReport, RailState, allows};
+use super::region::RegionCore;
 use super::transfer::{Canceller, Outcome, Slot};
 
 mod ending;
@@ -289,6 +290,16 @@ impl Scheduler {
         let state = self.state();
         let mut rails = state.rails.values();
         rails.any(|known| allows(policy, known.class))
+    }
+
+    /// Whether some link still holds a region's memory for a transfer that ended early.
+    pub(crate) fn is_letting_go(&self, region: &RegionCore) -> bool {
+        let state = self.state();
+        let mut ending = state.flights.values().filter(|f| f.ending.is_some());
+        ending.any(|flight| {
+            let local = flight.order.local.as_deref();
+            local.is_some_and(|local| std::ptr::eq(local, region))
+        })
     }
 
     /// Transfers under way.
