@@ -8,7 +8,9 @@ use crowfly_route::hop::{Candidate, Capacity, Carrier, Class, CpuWork, Hop, Host
 use crowfly_route::obstacle::{Code, Confidence, Fix, Obstacle};
 use crowfly_route::place::Place;
 use crowfly_route::policy::Policy;
-use crowfly_route::receipt::{Path, RECEIPT_SCHEMA, Receipt, Share, Verification, Visibility};
+use crowfly_route::receipt::{
+    FILLED_BY_DRIVE, Path, RECEIPT_SCHEMA, Receipt, Share, Verification, Visibility,
+};
 use crowfly_route::search::obstacles_of_better;
 use crowfly_route::units::Bytes;
 
@@ -27,9 +29,6 @@ pub(crate) use storage::Counted;
 
 /// Why bytes came out of the page cache.
 const IN_CACHE: &str = "already in the page cache";
-
-/// Why the page cache's pages were taken for bytes that were not in it.
-const NOT_ZEROED: &str = "pages of the page cache need not be zeroed before the drive fills them";
 
 /// What the page cache held before the transfer, by piece.
 pub(crate) struct Before(Vec<Option<u64>>);
@@ -215,7 +214,7 @@ impl Account {
                             path: Path::Mapped,
                             class: Class::Direct,
                             bytes: Bytes(filled),
-                            because: Some(NOT_ZEROED.into()),
+                            because: Some(FILLED_BY_DRIVE.into()),
                         });
                     }
                     (Path::Mapped, Class::Direct, Some(because))

@@ -15,7 +15,7 @@ use crowfly_route::hop::{Candidate, Class, Route};
 use crowfly_route::obstacle::Code;
 use crowfly_route::place::Place;
 use crowfly_route::policy::Policy;
-use crowfly_route::receipt::{Path, Receipt, Verification};
+use crowfly_route::receipt::{FILLED_BY_DRIVE, Path, Receipt, Verification};
 use crowfly_route::units::Bytes;
 use crowfly_waive::{record, waived};
 
@@ -127,10 +127,7 @@ fn given_a_cold_file_its_pages_become_the_memory_if_it_is_large_and_else_it_is_r
         let because = receipt.shares[0].because.as_deref();
         match path {
             Path::Direct => assert_eq!(because, None),
-            _ => assert_eq!(
-                because,
-                Some("pages of the page cache need not be zeroed before the drive fills them")
-            ),
+            _ => assert_eq!(because, Some(FILLED_BY_DRIVE)),
         }
     }
 }

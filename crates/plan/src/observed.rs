@@ -2,7 +2,7 @@
 
 use crowfly_route::hop::{Capacity, Class, Provenance};
 use crowfly_route::place::Place;
-use crowfly_route::receipt::{Path, Receipt, Share};
+use crowfly_route::receipt::Receipt;
 use crowfly_route::topology::{Gpu, GpuLinkKind, Nic, Topology};
 use crowfly_route::units::{BytesPerSecond, PciAddress};
 
@@ -298,7 +298,7 @@ impl Measured {
 
 /// The share of a receipt's bytes that went by the page cache.
 fn cached(receipt: &Receipt) -> f64 {
-    let by_cache = |share: &&Share| matches!(share.path, Path::Cached | Path::Mapped);
+    let by_cache = |share: &&Share| share.may_have_been_cached();
     let shares = receipt.shares.iter().filter(by_cache);
     let bytes: u64 = shares.map(|share| share.bytes.0).sum();
     bytes as f64 / receipt.requested.0.max(1) as f64
@@ -309,7 +309,9 @@ mod tests {
     use crowfly_route::fixture::machines;
     use crowfly_route::hop::Route;
     use crowfly_route::policy::Policy;
-    use crowfly_route::receipt::{CpuSeconds, RECEIPT_SCHEMA, Verification, Visibility};
+    use crowfly_route::receipt::{
+        CpuSeconds, FILLED_BY_DRIVE, Path, RECEIPT_SCHEMA, Share, Verification, Visibility,
+    };
     use crowfly_route::units::Bytes;
 
     use super::*;
@@ -446,6 +448,10 @@ mod tests {
             warm.shares[0].path = path;
             assert_eq!(take(&warm), Err(Unusable::PageCache), "{path:?}");
         }
+        let mut filled = receipt("file:/m", "host", Class::Direct, 1 << 30, 0.5);
+        filled.shares[0].path = Path::Mapped;
+        filled.shares[0].because = Some(FILLED_BY_DRIVE.into());
+        assert_eq!(Measured::default().take(&filled), Ok(Taken::StorageStaged));
         for seconds in [1e-300, 1e300] {
             let absurd = receipt("file:/m", "host", Class::Direct, 1 << 30, seconds);
             assert_eq!(take(&absurd), Err(Unusable::Implausible));

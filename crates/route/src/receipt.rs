@@ -123,6 +123,19 @@ pub struct Share {
     pub because: Option<String>,
 }
 
+/// What [`Share::because`] says of bytes that a drive read into the page cache's own pages, which became the
+/// destination.
+pub const FILLED_BY_DRIVE: &str =
+    "pages of the page cache need not be zeroed before the drive fills them";
+
+impl Share {
+    /// Whether the bytes may have lain in host memory before, so that they tell nothing of a drive.
+    pub fn may_have_been_cached(&self) -> bool {
+        matches!(self.path, Path::Cached | Path::Mapped)
+            && self.because.as_deref() != Some(FILLED_BY_DRIVE)
+    }
+}
+
 /// CPU time of the threads that did the work, in seconds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct CpuSeconds {
