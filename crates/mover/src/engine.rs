@@ -32,12 +32,6 @@ pub(crate) const MAX_LEVEL: usize = 32;
 const MAX_RINGS: usize = 4;
 /// Workers that block in their requests, where io_uring cannot be used.
 const MAX_BLOCKING: usize = 16;
-/// Workers that wait for the page cache to fill, in which each has a read or two of two megabytes under way: at
-/// least so many, and at most.
-const FILLING: (usize, usize) = (4, 8);
-/// The least of a file that is not cached to have its pages mapped. The kernel reads on for up to
-/// two huge pages past the end of what is asked for, which of less would be too much.
-const LEAST_MAPPED: u64 = 32 << 20;
 /// Threads, stacks and rings, kept free of the buffer budget.
 const OVERHEAD: u64 = 32 << 20;
 
@@ -109,8 +103,6 @@ impl Engine {
                 direct: terms.direct && piece.source.direct().is_some(),
                 straight: if by_storage {
                     Way::Storage
-                } else if terms.map && terms.prefer_cache && is_best_mapped(piece) {
-                    Way::Map
                 } else {
                     Way::Direct
                 },
@@ -134,7 +126,7 @@ impl Engine {
             obstacles.extend(setup.obstacles);
             return Err(refused(&request, obstacles));
         }
-        let plan = self.staffing(&request, &lanes, &chunks);
+        let plan = self.staffing(&request, &chunks);
         let mut job = Job::new(Direction::Read, lanes, chunks, plan.tuner);
         job.strict = strict;
         job.sink = match &request.destination {
@@ -251,7 +243,7 @@ impl Engine {
     }
 
     /// How many workers of which kind, and how many requests they may keep in flight.
-    fn staffing(&self, request: &Request, lanes: &[Lane], chunks: &[Chunk]) -> Staffing {
+    fn staffing(&self, request: &Request, chunks: &[Chunk]) -> Staffing {
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
         let cold_copies = || {
             let copy = |c: &&Chunk| c.way == Way::Copy;
@@ -262,21 +254,13 @@ impl Engine {
                     .is_none_or(|cached| cached == 0)
             })
         };
-        let fills_cache = || {
-            chunks
-                .iter()
-                .any(|c| c.way == Way::Map && !lanes[c.piece].was_cached)
-        };
         let direct = chunks.iter().any(|c| c.way == Way::Direct);
         // The storage library moves one request at a time for each thread.
         let by_storage = chunks.iter().any(|c| c.way == Way::Storage);
         let forced = request.path == Some(Path::Threads) || by_storage;
-        let filling = !direct && fills_cache();
         let blocking =
             forced || (direct && uring::refusal().is_some()) || (!direct && cold_copies());
-        let most = if filling {
-            cores.clamp(FILLING.0, FILLING.1)
-        } else if blocking {
+        let most = if blocking {
             MAX_BLOCKING
         } else {
             MAX_RINGS.min(cores)
@@ -297,12 +281,11 @@ impl Engine {
             workers.min(budget.max(1))
         };
         let limit = budget.clamp(workers, MAX_LEVEL.max(workers));
-        let waiting = blocking || filling;
-        let limit = if waiting { limit.min(workers) } else { limit };
+        let limit = if blocking { limit.min(workers) } else { limit };
         let tuner = match self.settings.depth {
             Some(depth) => Tuner::fixed(depth.clamp(1, 1024)),
             // What only touches memory is bound by cores, not by requests in flight.
-            None if !direct && !waiting => Tuner::fixed(workers),
+            None if !direct && !blocking => Tuner::fixed(workers),
             None => Tuner::new(limit),
         };
         let most_in_flight = self
@@ -432,14 +415,6 @@ impl Allowed {
     }
 }
 
-/// Whether bytes that are not cached come best as pages of the page cache that are mapped: these need
-/// not be zeroed before the drive writes to them, and a kernel whose file system has large folios
-/// maps a huge page of them at a time. Behind a network, a page that is touched again may have to
-/// come again.
-fn is_best_mapped(piece: &Piece) -> bool {
-    piece.range.end - piece.range.start >= LEAST_MAPPED && piece.source.is_on_local_drive()
-}
-
 /// New memory of a GPU.
 fn on_gpu(gpu: &Gpu, bytes: usize) -> Result<Arc<DeviceMemory>, MemoryError> {
     DeviceMemory::allocate(gpu.device(), bytes).map_err(|source| MemoryError::Gpu {
@@ -559,11 +534,7 @@ fn map_pages(lanes: &[Lane], chunks: &mut [Chunk]) {
         let lane = &lanes[first.piece];
         let mapped = lane.landing.target(&span).map(|target| {
             use std::os::fd::AsFd;
-            let mapped = target.map_file(lane.buffered.as_fd(), span.start);
-            if !lane.was_cached {
-                target.use_huge_pages();
-            }
-            mapped
+            target.map_file(lane.buffered.as_fd(), span.start)
         });
         if !matches!(mapped, Some(Ok(()))) {
             for chunk in run {

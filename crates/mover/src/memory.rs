@@ -22,7 +22,6 @@ use crate::fabric::Backing;
 
 mod region;
 mod relay;
-mod touch;
 
 pub use region::Region;
 pub(crate) use relay::Relay;
@@ -454,14 +453,6 @@ impl Target {
                 self.len(),
                 Advice::LinuxPopulateWrite,
             )
-        };
-    }
-
-    /// Has this part made of huge pages, where there are such.
-    pub(crate) fn use_huge_pages(&self) {
-        // SAFETY: advice on a part of our own mapping; it changes no contents.
-        let _ = unsafe {
-            rustix::mm::madvise(self.pointer().cast(), self.len(), Advice::LinuxHugepage)
         };
     }
 

@@ -147,13 +147,6 @@ impl Source {
         crowfly_machine::numa::node_of_block_device(major, minor)
     }
 
-    /// Whether it is a file of a file system that lies on one block device of this machine's, which
-    /// its device number tells: those of networks, and of several drives, have made-up ones.
-    pub(crate) fn is_on_local_drive(&self) -> bool {
-        let found = self.buffered.metadata();
-        found.is_ok_and(|found| found.is_file() && rustix::fs::major(found.dev()) != 0)
-    }
-
     /// The path it was opened by.
     pub fn path(&self) -> &Path {
         &self.path

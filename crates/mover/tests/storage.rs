@@ -15,7 +15,7 @@ use crowfly_route::hop::{Candidate, Class, Route};
 use crowfly_route::obstacle::Code;
 use crowfly_route::place::Place;
 use crowfly_route::policy::Policy;
-use crowfly_route::receipt::{FILLED_BY_DRIVE, Path, Receipt, Verification};
+use crowfly_route::receipt::{Path, Receipt, Verification};
 use crowfly_route::units::Bytes;
 use crowfly_waive::{record, waived};
 
@@ -99,56 +99,6 @@ fn given_a_cold_file_it_is_read_directly_and_the_page_cache_stays_empty() {
         Some(0),
         "the kernel agrees that the cache was not used"
     );
-}
-
-#[test]
-fn given_a_cold_file_its_pages_become_the_memory_if_it_is_large_and_else_it_is_read_directly() {
-    for (length, path) in [
-        (17 * HUGE_PAGE + 4321, Path::Mapped),
-        (7 * HUGE_PAGE + 4321, Path::Direct),
-    ] {
-        let fixture = file(length);
-        let source = source(&fixture.path);
-        if !cold_and_direct(&source) {
-            waived!("no O_DIRECT, or no way to drop the page cache, here");
-        }
-        let loaded = load(request(&source, 77..source.size())).expect("loads");
-        let receipt = &loaded.receipt;
-        assert_eq!(paths(receipt), [(path, source.size() - 77)]);
-        assert_eq!(
-            (receipt.bounced, receipt.route.class()),
-            (Bytes(0), Class::Direct)
-        );
-        let region = &loaded.regions[0];
-        assert_eq!(region.follows_file(), path == Path::Mapped);
-        let mut out = vec![0; region.len()];
-        assert_eq!(region.read_at(0, &mut out).expect("there"), out.len());
-        assert!(out == fixture.bytes[77..]);
-        let because = receipt.shares[0].because.as_deref();
-        match path {
-            Path::Direct => assert_eq!(because, None),
-            _ => assert_eq!(because, Some(FILLED_BY_DRIVE)),
-        }
-    }
-}
-
-#[test]
-fn given_a_large_half_cached_file_the_receipt_tells_the_two_halves_apart() {
-    let fixture = file(20 * HUGE_PAGE);
-    let source = source(&fixture.path);
-    if !cold_and_direct(&source) {
-        waived!("no O_DIRECT, or no way to drop the page cache, here");
-    }
-    let mut warmed = request(&source, 0..8 * HUGE_PAGE as u64);
-    warmed.path = Some(Path::Cached);
-    load(warmed).expect("loads");
-    let cached = source.cached(&(0..source.size())).expect("the kernel says");
-    let loaded = load(request(&source, 0..source.size())).expect("loads");
-    let told: Vec<_> = loaded.receipt.shares.iter().map(|s| s.bytes.0).collect();
-    assert_eq!(told.iter().sum::<u64>(), source.size());
-    assert!(told.contains(&cached), "{told:?} {cached}");
-    let codes = loaded.receipt.obstacles.iter().map(|o| o.code);
-    assert!(codes.into_iter().any(|code| code == Code::AlreadyCached));
 }
 
 #[test]

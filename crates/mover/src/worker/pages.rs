@@ -1,29 +1,20 @@
 //! The ways that need no request in flight: fresh pages for a direct read, the page cache's pages as
 //! the destination, and copies out of it.
 
-use std::io;
 use std::ops::Range;
 use std::os::fd::AsFd;
 
-use crowfly_machine::usage;
 use crowfly_route::obstacle::{Code, Confidence, Fix, Obstacle};
 
 use super::{MAX_ATTEMPTS, Worker, failed};
 use crate::error::TransferError;
 use crate::io::{Direction, Io};
 use crate::job::Lane;
-use crate::memory::{BLOCK, Target};
+use crate::memory::BLOCK;
 use crate::work::{Chunk, Way};
 
 /// Chunks that the page cache is asked to read before they are mapped.
 const READ_AHEAD: usize = 8;
-
-/// Of so many mapped pages, one is touched to see what that costs.
-const SAMPLED: usize = 64;
-
-/// Touching a page that costs more CPU time than this many seconds is slow: the kernel's own work for it
-/// takes half a microsecond.
-const SLOW_TOUCH: f64 = 2e-6;
 
 impl<I: Io> Worker<'_, I> {
     /// Has the kernel give host memory its pages now, of the size that has proved cheaper.
@@ -40,16 +31,16 @@ impl<I: Io> Worker<'_, I> {
         }
         let fresh = self.job.fresh();
         if !fresh.take_huge() {
-            self.meet_slow_memory("madvise(MADV_POPULATE_WRITE)");
+            self.meet_slow_memory();
         }
         fresh.fill(&target);
     }
 
-    fn meet_slow_memory(&mut self, at: &str) {
+    fn meet_slow_memory(&mut self) {
         if let Some(rate) = self.job.fresh().slow() {
             self.ledger.meet(
                 Obstacle::slows(Code::SlowFreshMemory, "fresh memory costs more than copying out of the page cache")
-                    .seen(at, format!("{rate} of CPU time in huge pages on this machine"))
+                    .seen("madvise(MADV_POPULATE_WRITE)", format!("{rate} of CPU time in huge pages on this machine"))
                     .with_confidence(Confidence::Likely)
                     .fixed_by(Fix::by_hand(
                         "In a virtual machine, turn off free page reporting and ballooning, or back the guest with huge pages.",
@@ -73,27 +64,28 @@ impl<I: Io> Worker<'_, I> {
         if !matches!(mapped, Some(Ok(()))) {
             return self.copy(chunk);
         }
-        self.meet_slow_memory("madvise(MADV_POPULATE_WRITE)");
+        self.meet_slow_memory();
         self.map(chunk);
     }
 
-    /// Starts reading what of this chunk and of those soon to come is not in the page cache; how many
-    /// bytes that is.
-    fn read_ahead(&self, chunk: &Chunk) -> u64 {
+    /// Starts reading what of this chunk and of those soon to come is not in the page cache.
+    fn read_ahead(&self, chunk: &Chunk) {
         let lane = self.lane(chunk);
-        let mut asked = 0;
-        // This one too: what the kernel reads ahead by itself lies in large pieces of memory.
+        // The kernel would look for every page only to find that it is there.
+        if lane.was_cached {
+            return;
+        }
+        // This one too: what the kernel reads ahead by itself lies in large pieces of memory, which a virtual
+        // machine may first have to fetch from its host.
         for next in self.job.to_read_ahead(chunk, 1 + READ_AHEAD) {
-            let length = next.wanted.end - next.wanted.start;
-            asked += length;
+            let length = std::num::NonZeroU64::new(next.wanted.end - next.wanted.start);
             let _ = rustix::fs::fadvise(
                 &*lane.buffered,
                 next.wanted.start,
-                std::num::NonZeroU64::new(length),
+                length,
                 rustix::fs::Advice::WillNeed,
             );
         }
-        asked
     }
 
     /// The page cache's pages are the destination already; bring them in.
@@ -103,12 +95,8 @@ impl<I: Io> Worker<'_, I> {
         let Some(target) = lane.landing.target(&span) else {
             return self.copy(chunk);
         };
-        let filled = match lane.was_cached {
-            // The kernel would look for every page only to find that it is there.
-            true => target.populate(),
-            false => self.bring_in(&chunk, &target),
-        };
-        match filled {
+        self.read_ahead(&chunk);
+        match target.populate() {
             Ok(()) => {
                 let lead = (chunk.wanted.start - span.start) as usize;
                 let wanted = target.part(lead, (chunk.wanted.end - chunk.wanted.start) as usize);
@@ -125,26 +113,6 @@ impl<I: Io> Worker<'_, I> {
                 self.copy(chunk);
             }
         }
-    }
-
-    /// Has the drive fill mapped pages, in pieces of memory of the size that has proved cheaper: of themselves they
-    /// are read in huge ones, and in small ones if they are asked for beforehand.
-    fn bring_in(&mut self, chunk: &Chunk, pages: &Target) -> io::Result<()> {
-        let huge = self.job.fresh().take_huge();
-        let cpu = || usage::this_thread().total();
-        if !huge {
-            self.meet_slow_memory("mapping and touching pages that the drive filled");
-            let before = cpu();
-            let asked = self.read_ahead(chunk);
-            self.job.fresh().took(false, asked, cpu() - before);
-        }
-        let before = cpu();
-        pages.populate()?;
-        touch(pages);
-        // Small ones were counted when they were asked for, most of them by another chunk.
-        let bytes = if huge { pages.len() as u64 } else { 0 };
-        self.job.fresh().took(huge, bytes, cpu() - before);
-        Ok(())
     }
 
     /// Moves a chunk by kernel copies between the page cache and the destination.
@@ -201,19 +169,5 @@ impl<I: Io> Worker<'_, I> {
         }
         self.ledger.bounced += length;
         self.delivered(chunk, target, slot);
-    }
-}
-
-/// Touches pages that a drive has just written to, if a few of them show that this takes long: while
-/// the drive works, on several cores, it takes less of the caller's time than at their first use.
-fn touch(pages: &Target) {
-    let before = usage::this_thread().total();
-    let Ok(sampled) = pages.touch(SAMPLED) else {
-        return;
-    };
-    let seconds = usage::this_thread().total() - before;
-    if seconds > SLOW_TOUCH * sampled as f64 {
-        // Whether it works does not matter: they are then touched by whoever uses them.
-        let _ = pages.touch(1);
     }
 }
