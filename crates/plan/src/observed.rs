@@ -298,8 +298,8 @@ impl Measured {
 
 /// The share of a receipt's bytes that went by the page cache.
 fn cached(receipt: &Receipt) -> f64 {
-    let by_cache = |share: &&Share| share.may_have_been_cached();
-    let shares = receipt.shares.iter().filter(by_cache);
+    let all = receipt.shares.iter();
+    let shares = all.filter(|share| share.may_have_been_cached());
     let bytes: u64 = shares.map(|share| share.bytes.0).sum();
     bytes as f64 / receipt.requested.0.max(1) as f64
 }
