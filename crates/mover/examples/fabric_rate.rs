@@ -6,7 +6,8 @@
 //! ```
 //!
 //! Latency is that of a write from its start until the other process sees its last byte, half of a
-//! round trip; both look at their memory all the time.
+//! round trip. By shared memory both look at their memory all the time; by TCP the writes carry a value
+//! that the other process waits for.
 //!
 //! Transfers of SIZE bytes go round a region of four times the size, two at a time, for SECONDS.
 //! `CROWFLY_RATE_PARTS` sets another number of parts, `CROWFLY_RATE_SERVER` the words before the
@@ -20,7 +21,8 @@ use std::time::{Duration, Instant};
 
 use crowfly_mover::fabric::rendezvous::{Folder, announce, meet};
 use crowfly_mover::fabric::{
-    Access, Buffer, Fabric, Options, Peer, Region, RegionDescriptor, Settings, SharedKey, Transfer,
+    Access, Buffer, Fabric, Imm, ImmCounter, Options, Peer, Region, RegionDescriptor, Settings,
+    SharedKey, Transfer,
 };
 
 const TIME: Duration = Duration::from_secs(120);
@@ -87,16 +89,19 @@ fn serve(folder: &Folder, path: &str, size: usize) -> Result<(), Box<dyn Error>>
         .wait()?;
     let told = peer.recv(options).wait()?;
     if let Some((count, remote)) = told.split_first_chunk() {
-        let rally = Rally {
+        let mut rally = Rally {
             peer: &peer,
             region: &region,
             remote: RegionDescriptor::from_bytes(remote)?,
             size,
+            values: (path == "tcp").then(|| fabric.counter(BALL)),
+            flying: None,
         };
         for round in 0..u64::from_le_bytes(*count) {
-            rally.await_ball(round);
+            rally.await_ball(round)?;
             rally.hit(round)?;
         }
+        rally.land()?;
         peer.send(b"done", options).wait()?;
         peer.recv(options).wait()?;
     }
@@ -109,7 +114,13 @@ struct Rally<'a> {
     region: &'a Region,
     remote: RegionDescriptor,
     size: usize,
+    /// Where the other's writes are counted, if they carry a value.
+    values: Option<ImmCounter>,
+    flying: Option<Transfer>,
 }
+
+/// The value of those.
+const BALL: Imm = Imm(1);
 
 impl Rally<'_> {
     /// The last byte of a round, never what was there before.
@@ -117,24 +128,39 @@ impl Rally<'_> {
         (round % 200) as u8 + 2
     }
 
-    fn await_ball(&self, round: u64) {
+    fn await_ball(&self, round: u64) -> Result<(), Box<dyn Error>> {
+        if let Some(values) = &self.values {
+            values.wait(round + 1, TIME)?;
+        }
         let mut last = [0];
         while last != [Self::mark(round)] {
             std::hint::spin_loop();
             self.region.read_at(self.size - 1, &mut last);
         }
+        Ok(())
     }
 
-    fn hit(&self, round: u64) -> Result<(), Box<dyn Error>> {
+    fn hit(&mut self, round: u64) -> Result<(), Box<dyn Error>> {
         // The second part of the region is the source.
         let source = self.size..2 * self.size;
         self.region.write_at(source.end - 1, &[Self::mark(round)]);
         let there = self.remote.slice(0..self.size as u64)?;
         let here = self.region.slice(source)?;
-        self.peer
-            .write(&here, &there, Options::within(TIME))
-            .wait()?;
+        let options = Options::within(TIME);
+        match self.values {
+            None => self.peer.write(&here, &there, options).wait().map(drop)?,
+            Some(_) => {
+                // What was hit before has landed, or nothing would have come back.
+                self.land()?;
+                self.flying = Some(self.peer.write_imm(&here, &there, BALL, options));
+            }
+        }
         Ok(())
+    }
+
+    fn land(&mut self) -> Result<(), Box<dyn Error>> {
+        let landed = self.flying.take().map(Transfer::wait);
+        Ok(landed.transpose().map(drop)?)
     }
 }
 
@@ -147,11 +173,13 @@ fn latency(path: &str, size: usize, count: u64) -> Result<(), Box<dyn Error>> {
     let mut told = count.to_le_bytes().to_vec();
     told.extend(region.descriptor().to_bytes()?);
     peer.send(&told, options).wait()?;
-    let rally = Rally {
+    let mut rally = Rally {
         peer,
         region: &region,
         remote,
         size,
+        values: (path == "tcp").then(|| fabric.counter(BALL)),
+        flying: None,
     };
     let mut began = Instant::now();
     for round in 0..count {
@@ -160,8 +188,9 @@ fn latency(path: &str, size: usize, count: u64) -> Result<(), Box<dyn Error>> {
             began = Instant::now();
         }
         rally.hit(round)?;
-        rally.await_ball(round);
+        rally.await_ball(round)?;
     }
+    rally.land()?;
     let took = began.elapsed().as_secs_f64();
     peer.recv(options).wait()?;
     peer.send(b"done", options).wait()?;

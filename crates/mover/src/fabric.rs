@@ -53,6 +53,8 @@ mod tcp;
 mod totals;
 mod transfer;
 pub mod verbs;
+mod vigil;
+mod wait;
 mod wire;
 
 pub(crate) use account::less_certain;

@@ -9,9 +9,9 @@ use std::io;
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, TryLockError, Weak};
+use std::time::Instant;
 
-use crowfly_machine::usage;
 use crowfly_route::receipt::CpuSeconds;
 use rustix::event::epoll::EventFlags;
 use rustix::net::{
@@ -24,17 +24,24 @@ use super::memory::{Span, discard};
 use super::reactor::Attachment;
 use super::region::RegionCore;
 use super::socket::Socket;
+use super::stint::{Tally, kernel_cost};
+use super::wait::{Kick, Wait};
 use super::wire::{HEADER, Header, Kind, Lane, MAX_BODY, Status, Violation};
 
+mod attending;
 mod incoming;
 mod outgoing;
 
+pub(crate) use attending::Attendance;
+pub(in crate::fabric) use attending::{LINGER, Left};
 use incoming::Input;
 pub(crate) use outgoing::Frame;
-use outgoing::{INLINE, Out};
+use outgoing::{Out, Watcher};
 
 /// Bytes moved for one connection before others get their turn.
 const TURN: usize = 4 << 20;
+/// Bytes that a thread sends at once that has posted them and may have other things to do.
+const PUSH: usize = 1 << 20;
 /// Frames that wait to be sent before the connection is given up: its other end asks and asks and
 /// reads no answer.
 const MAX_QUEUED: usize = 16_384;
@@ -105,11 +112,20 @@ pub(crate) struct Conn {
     broken: AtomicBool,
     queued: AtomicUsize,
     heard: AtomicU64,
-    cpu: Mutex<CpuSeconds>,
+    cpu: Tally,
 }
 
 fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// `None` while another thread has it.
+fn tried<T>(mutex: &Mutex<T>) -> Option<MutexGuard<'_, T>> {
+    match mutex.try_lock() {
+        Ok(guard) => Some(guard),
+        Err(TryLockError::Poisoned(poisoned)) => Some(poisoned.into_inner()),
+        Err(TryLockError::WouldBlock) => None,
+    }
 }
 
 impl Conn {
@@ -121,7 +137,8 @@ impl Conn {
                 lane: sending,
                 queue: VecDeque::new(),
                 started: None,
-                armed: false,
+                watcher: Watcher::Reactor,
+                told_of: EventFlags::IN,
             }),
             input: Mutex::new(Input::new(receiving)),
             handler: OnceLock::new(),
@@ -130,7 +147,7 @@ impl Conn {
             broken: AtomicBool::new(false),
             queued: AtomicUsize::new(0),
             heard: AtomicU64::new(0),
-            cpu: Mutex::default(),
+            cpu: Tally::default(),
         })
     }
 
@@ -174,32 +191,69 @@ impl Conn {
         self.is_broken() || looked.is_err() || fds.iter().any(|fd| fd.revents().intersects(ended))
     }
 
-    /// CPU time that the reactor's threads spent on it.
+    /// CPU time that was spent on it by threads that watch it or send for it.
     pub(crate) fn cpu(&self) -> CpuSeconds {
-        *locked(&self.cpu)
+        self.cpu.so_far()
+    }
+
+    /// Charges it with the time since then, and begins anew.
+    fn charge(&self, since: &mut Instant) {
+        let now = Instant::now();
+        self.cpu.add(kernel_cost(now - *since));
+        *since = now;
     }
 
     /// Queues a frame. Small ones go out at once, from the calling thread.
     pub(crate) fn send(&self, frame: Frame) {
-        let bytes = frame.bytes();
+        let short = frame.is_short();
         let mut out = locked(&self.out);
-        if self.is_broken() {
+        let alone = out.is_idle();
+        if !self.put(&mut out, frame) {
             return;
         }
-        self.queued.fetch_add(bytes, Ordering::Relaxed);
-        out.queue.push_back(frame);
-        if out.queue.len() > MAX_QUEUED {
-            // The reactor finds the socket shut and ends the connection.
-            let _ = shutdown(&self.socket, Shutdown::Both);
-            return;
-        }
-        let idle = out.started.is_none() && out.queue.len() == 1;
-        if idle && bytes <= INLINE && self.attachment.get().is_some() {
+        if alone && short && self.attachment.get().is_some() {
             let mut turn = TURN;
             if self.flush(&mut out, &mut turn).is_err() {
                 let _ = shutdown(&self.socket, Shutdown::Both);
             }
         }
+        self.arm(&mut out);
+    }
+
+    /// Queues a frame for whoever calls [`Conn::push`] soon.
+    pub(crate) fn queue(&self, frame: Frame) {
+        self.put(&mut locked(&self.out), frame);
+    }
+
+    fn put(&self, out: &mut Out, frame: Frame) -> bool {
+        if self.is_broken() {
+            return false;
+        }
+        self.queued.fetch_add(frame.bytes(), Ordering::Relaxed);
+        out.queue.push_back(frame);
+        if out.queue.len() > MAX_QUEUED {
+            // Whoever watches the socket finds it shut and ends the connection.
+            let _ = shutdown(&self.socket, Shutdown::Both);
+            return false;
+        }
+        true
+    }
+
+    /// Sends what was queued, from the calling thread, and leaves the rest to whoever watches it.
+    pub(crate) fn push(&self) {
+        // Who else has the lock sends what is queued, or sees to it that somebody does.
+        let Some(mut out) = tried(&self.out) else {
+            return;
+        };
+        if out.is_idle() || self.is_broken() {
+            return;
+        }
+        let mut since = Instant::now();
+        let mut turn = PUSH;
+        if self.flush(&mut out, &mut turn).is_err() {
+            let _ = shutdown(&self.socket, Shutdown::Both);
+        }
+        self.charge(&mut since);
         self.arm(&mut out);
     }
 
@@ -211,19 +265,33 @@ impl Conn {
             .retain(|frame| frame.kind != kind || frame.op != op);
         let after: usize = out.queue.iter().map(Frame::bytes).sum();
         self.queued.fetch_sub(before - after, Ordering::Relaxed);
+        self.arm(&mut out);
     }
 
     pub(crate) fn rearm(&self) {
         self.arm(&mut locked(&self.out));
     }
 
+    /// Has whoever watches it told of what there is to do for it.
     fn arm(&self, out: &mut Out) {
-        let wanted = out.started.is_some() || !out.queue.is_empty();
-        if wanted != out.armed
+        let idle = out.is_idle();
+        let wanted = match &mut out.watcher {
+            Watcher::Reactor if idle => EventFlags::IN,
+            Watcher::Reactor => EventFlags::IN | EventFlags::OUT,
+            Watcher::Caller { kick, hears_room } => {
+                if !idle && !*hears_room {
+                    *hears_room = true;
+                    kick.wake();
+                }
+                EventFlags::empty()
+            }
+            Watcher::Nobody(_) => EventFlags::empty(),
+        };
+        if wanted != out.told_of
             && let Some(attachment) = self.attachment.get()
         {
-            out.armed = wanted;
-            attachment.want_room(self, wanted);
+            out.told_of = wanted;
+            attachment.tell_of(self, wanted);
         }
     }
 
@@ -252,28 +320,46 @@ impl Conn {
         }
     }
 
-    /// The socket has bytes, or room, or an end.
-    pub(crate) fn ready(self: &Arc<Self>, flags: EventFlags) {
-        let before = usage::this_thread();
+    /// Sends and receives what the socket takes and has, at most a turn's worth of each; answers
+    /// whether that was anything. It is charged with the time since then, watching for it included.
+    pub(crate) fn work(self: &Arc<Self>, flags: EventFlags, since: &mut Instant) -> bool {
+        let mut moved = false;
         let mut outcome = Ok(());
         if flags.contains(EventFlags::OUT) {
-            let mut out = locked(&self.out);
-            let mut turn = TURN;
-            outcome = self.flush(&mut out, &mut turn).map_err(|e| e.to_string());
-            self.arm(&mut out);
+            outcome = self.empty(&mut moved);
         }
         if flags.intersects(EventFlags::IN | EventFlags::HUP | EventFlags::ERR) && outcome.is_ok() {
-            outcome = self.receive();
+            outcome = self.receive(&mut moved, since);
+            if outcome.is_ok() {
+                // What was received may have been answered.
+                outcome = self.empty(&mut moved);
+            }
         }
-        let after = usage::this_thread();
-        {
-            let mut cpu = locked(&self.cpu);
-            cpu.user += after.user - before.user;
-            cpu.system += after.system - before.system;
+        if moved || outcome.is_err() {
+            self.charge(since);
         }
         if let Err(why) = outcome {
             self.fail(why);
+            return true;
         }
+        moved
+    }
+
+    /// Sends what is queued.
+    fn empty(&self, moved: &mut bool) -> Result<(), String> {
+        // As in `push`.
+        let Some(mut out) = tried(&self.out) else {
+            return Ok(());
+        };
+        if out.is_idle() {
+            self.arm(&mut out);
+            return Ok(());
+        }
+        let mut turn = TURN;
+        let outcome = self.flush(&mut out, &mut turn).map_err(|e| e.to_string());
+        *moved |= turn < TURN;
+        self.arm(&mut out);
+        outcome
     }
 }
 

@@ -5,12 +5,13 @@ use std::collections::HashMap;
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
 use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 
 use super::error::FabricError;
 use super::provider::Imm;
+use super::wait::{Bystander, Kick, Wait};
 
 /// The most different values that are counted at one time; a peer cannot make this process
 /// remember more.
@@ -20,6 +21,8 @@ pub const MAX_COUNTERS: usize = 65_536;
 struct State {
     counts: HashMap<Imm, u64>,
     waiting: Vec<(Imm, u64, Waker)>,
+    /// What wakes threads that wait and watch connections meanwhile.
+    kicks: Vec<Arc<Kick>>,
     closed: bool,
 }
 
@@ -49,6 +52,7 @@ impl Counters {
         self.arrivals.fetch_add(1, Ordering::Release);
         let due = |(at, wanted, _): &mut (Imm, u64, Waker)| *at == imm && *wanted <= count;
         let wakers: Vec<Waker> = state.waiting.extract_if(.., due).map(|w| w.2).collect();
+        state.kicks.iter().for_each(|kick| kick.wake());
         drop(state);
         self.changed.notify_all();
         wakers.into_iter().for_each(Waker::wake);
@@ -73,6 +77,7 @@ impl Counters {
         let mut state = self.state();
         state.closed = true;
         let wakers: Vec<Waker> = state.waiting.drain(..).map(|w| w.2).collect();
+        state.kicks.iter().for_each(|kick| kick.wake());
         drop(state);
         self.changed.notify_all();
         wakers.into_iter().for_each(Waker::wake);
@@ -84,11 +89,20 @@ impl Counters {
 pub struct ImmCounter {
     counters: Arc<Counters>,
     imm: Imm,
+    bystander: Weak<dyn Bystander>,
 }
 
 impl ImmCounter {
-    pub(crate) const fn new(counters: Arc<Counters>, imm: Imm) -> Self {
-        Self { counters, imm }
+    pub(crate) const fn new(
+        counters: Arc<Counters>,
+        imm: Imm,
+        bystander: Weak<dyn Bystander>,
+    ) -> Self {
+        Self {
+            counters,
+            imm,
+            bystander,
+        }
     }
 
     /// How often the value has arrived since it was last taken.
@@ -119,6 +133,7 @@ impl ImmCounter {
     /// [`FabricError::Deadline`] or [`FabricError::Closed`].
     pub fn wait(&self, count: u64, time: Duration) -> Result<(), FabricError> {
         let until = Instant::now() + time;
+        self.watch(count, until);
         let mut state = self.counters.state();
         loop {
             if state.counts.get(&self.imm).copied().unwrap_or(0) >= count {
@@ -136,6 +151,32 @@ impl ImmCounter {
             }
             let waited = self.counters.changed.wait_timeout(state, left);
             state = waited.unwrap_or_else(PoisonError::into_inner).0;
+        }
+    }
+
+    /// Moves what comes while there is nothing else to do, as far as this thread can.
+    fn watch(&self, count: u64, until: Instant) {
+        let over = || {
+            let state = self.counters.state();
+            let have = state.counts.get(&self.imm).copied().unwrap_or(0);
+            have >= count || state.closed
+        };
+        let (Some(bystander), Some(kick)) = (self.bystander.upgrade(), Kick::own()) else {
+            return;
+        };
+        self.counters.state().kicks.push(Arc::clone(&kick));
+        let wait = Wait {
+            over: &over,
+            until: Some(until),
+            inbound: true,
+            kick: Arc::clone(&kick),
+        };
+        if !over() {
+            bystander.attend(&wait);
+        }
+        let kicks = &mut self.counters.state().kicks;
+        if let Some(own) = kicks.iter().position(|known| Arc::ptr_eq(known, &kick)) {
+            kicks.swap_remove(own);
         }
     }
 
@@ -203,10 +244,17 @@ impl Seen {
 mod tests {
     use super::*;
 
+    struct Nobody;
+
+    impl Bystander for Nobody {
+        fn attend(&self, _: &Wait<'_>) {}
+    }
+
     #[test]
     fn a_value_is_waited_for_by_count_and_can_be_used_again() {
         let counters = Arc::new(Counters::default());
-        let counter = ImmCounter::new(Arc::clone(&counters), Imm(5));
+        let nobody: Weak<dyn Bystander> = Weak::<Nobody>::new();
+        let counter = ImmCounter::new(Arc::clone(&counters), Imm(5), nobody);
         let late = counter
             .wait(1, Duration::from_millis(1))
             .expect_err("none came");

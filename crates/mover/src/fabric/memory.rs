@@ -28,6 +28,7 @@ mod buffer;
 mod copy;
 mod device;
 mod duo;
+pub(crate) mod gather;
 mod shared;
 mod zip;
 
@@ -478,9 +479,7 @@ impl Span {
         })
     }
 
-    /// Sends this part to a socket by a copy. Handing over the pages of a memory file with
-    /// `sendfile` was tried and was slower over loopback: 1.2 to 2.1 GB/s against 1.9 to 3.4 in
-    /// interleaved runs of 64 MiB transfers (2026-11-29, 2 processors).
+    /// Sends this part to a socket by a copy; see [`gather`] for several.
     pub(crate) fn send_to(&self, socket: BorrowedFd<'_>) -> io::Result<usize> {
         self.part().drain(|from, len| {
             let flags = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;

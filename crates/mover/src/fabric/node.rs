@@ -37,6 +37,7 @@ use super::socket::Socket;
 use super::stash::Stash;
 use super::tcp::Sockets;
 use super::totals::Totals;
+use super::wait::{Bystander, Wait};
 use crate::strangers::Strangers;
 
 mod meeting;
@@ -349,7 +350,9 @@ impl Fabric {
 
     /// The counter of a value that peers' writes and notifications carry.
     pub fn counter(&self, imm: Imm) -> ImmCounter {
-        ImmCounter::new(Arc::clone(&self.core.counters), imm)
+        let bystander: Arc<dyn Bystander> = self.core.clone();
+        let counters = Arc::clone(&self.core.counters);
+        ImmCounter::new(counters, imm, Arc::downgrade(&bystander))
     }
 
     /// What went where since this fabric started.
@@ -451,6 +454,17 @@ impl Core {
                         .spawn(move || drop(core.greet(socket, local, &admitted)));
                 }
             }
+        }
+    }
+}
+
+impl Bystander for Core {
+    fn attend(&self, wait: &Wait<'_>) {
+        let sessions = self.sessions.all();
+        let mut living = sessions.iter().filter(|s| s.scheduler.is_lost().is_none());
+        // Of several peers one thread does not know whom to watch.
+        if let (Some(session), None) = (living.next(), living.next()) {
+            session.scheduler.attend_peer(wait);
         }
     }
 }

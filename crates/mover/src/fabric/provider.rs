@@ -18,7 +18,7 @@
 //!    an op's memory is allowed for as long as the link keeps the memory alive.
 //! 3. It never calls [`Events`] from within [`Link::post`], [`Link::cancel`] or [`Link::close`].
 //! 4. It calls [`Events`] while holding no lock that these three take, and inside no gate.
-//! 5. No call blocks for longer than one step.
+//! 5. No call blocks for longer than one step, but for those of a caller's thread that say so.
 //! 6. Whoever cannot tell a repeated immediate value from a new one keeps count of those that came, and says
 //!    after [`Link::close`] how many that were ([`Link::tally`]): then the other end knows which of its own
 //!    that ended badly were counted ([`Link::landed`]), and sends only the others again.
@@ -41,6 +41,7 @@ use super::identity::Incarnation;
 use super::memory::Backing;
 use super::port::PortCount;
 use super::region::{Access, RegionCore};
+pub use super::wait::Wait;
 
 /// The longest message by which two endpoints find each other.
 pub const MAX_ENDPOINT: usize = 4096;
@@ -408,6 +409,15 @@ pub trait Link: Send + Sync {
     fn post_here(&self, op: Op, _chores: &mut Vec<Chore>) -> Result<Posted, Refusal> {
         self.post(op)
     }
+
+    /// Ops were posted a moment ago, and the engine holds no lock any more: the time for what takes
+    /// longer than a post should, such as sending their bytes. It calls no [`Events`].
+    fn posted(&self) {}
+
+    /// Watches for the ends of ops in the thread of a caller that has nothing else to do until then.
+    /// It calls [`Events`], as rule 4 has it. Returns before the wait is over where there is nothing
+    /// that this thread could do better than those of the provider.
+    fn attend(&self, _wait: &Wait<'_>) {}
 
     /// Ends an op early.
     fn cancel(&self, op: OpId) -> Release;

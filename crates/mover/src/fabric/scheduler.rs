@@ -18,8 +18,8 @@ use super::error::FabricError;
 use super::flight::{Flight, Order};
 use super::identity::Incarnation;
 use super::plan::Plans;
-use super::provider::{Chore, FlightId, Flush, OpError, OpId, RailId};
-use super::rail::{Missing, Rail, RailReport, RailState, allows};
+use super::provider::{Chore, FlightId, Flush, Link, OpError, OpId, RailId, Wait};
+use super::rail::{Missing, Rail, RailReport, RailState, allows, rank};
 use super::region::RegionCore;
 use super::transfer::{Canceller, Outcome, Slot};
 
@@ -64,6 +64,8 @@ struct State {
     starting: Option<(FlightId, Vec<Chore>)>,
     /// Ended flights, to be told once the lock is let go of.
     ended: Vec<Ended>,
+    /// Links with new ops, to be told then as well.
+    posted: Vec<Arc<dyn Link>>,
 }
 
 /// The end of a flight.
@@ -114,6 +116,7 @@ impl Scheduler {
             now: Duration::ZERO,
             starting: None,
             ended: Vec::new(),
+            posted: Vec::new(),
         }))
     }
 
@@ -126,8 +129,10 @@ impl Scheduler {
         let mut state = self.state();
         let result = step(&mut state);
         let ended = std::mem::take(&mut state.ended);
+        let posted = std::mem::take(&mut state.posted);
         drop(state);
         ended.into_iter().for_each(Ended::tell);
+        posted.iter().for_each(|link| link.posted());
         result
     }
 
@@ -302,6 +307,20 @@ impl Scheduler {
         })
     }
 
+    /// Lets a thread that waits for something that the peer does move bytes by the rail that this will
+    /// most likely come by.
+    pub(crate) fn attend_peer(&self, wait: &Wait<'_>) {
+        let link = {
+            let state = self.state();
+            let up = state.rails.values().filter(|known| known.down.is_none());
+            let best = up.min_by_key(|known| rank(known.rail.path));
+            best.map(|known| Arc::clone(&known.rail.link))
+        };
+        if let Some(link) = link {
+            link.attend(wait);
+        }
+    }
+
     /// Transfers under way.
     pub(crate) fn under_way(&self) -> usize {
         self.state().flights.len()
@@ -309,6 +328,24 @@ impl Scheduler {
 }
 
 impl State {
+    /// The one link by which pieces of a flight are on their way, or those that it waits behind.
+    fn sole_carrier(&self, flight: FlightId) -> Option<Arc<dyn Link>> {
+        let waits = &self.flights.get(&flight)?.plan.tiers;
+        let sole = |carries: &dyn Fn(&(&RailId, &RailState)) -> bool| {
+            let mut carriers = self.rails.iter().filter(carries);
+            let (_, carrier) = carriers.next()?;
+            let link = carriers.next().is_none().then_some(&carrier.rail.link)?;
+            Some(Arc::clone(link))
+        };
+        let carried = |known: &RailState| known.ops.values().any(|op| op.flight == flight);
+        match self.rails.values().any(carried) {
+            true => sole(&|(_, known)| carried(known)),
+            false => sole(&|(id, known)| {
+                !known.ops.is_empty() && waits.iter().flatten().any(|rail| rail == *id)
+            }),
+        }
+    }
+
     /// Which rail stands for each place now.
     fn latest(&self) -> BTreeMap<u16, RailId> {
         let rails = self.rails.iter();
@@ -322,6 +359,13 @@ impl Canceller for Scheduler {
             state.fail(flight, FabricError::Cancelled);
             state.pump();
         });
+    }
+
+    fn attend(&self, flight: FlightId, wait: &Wait<'_>) {
+        let carrier = self.state().sole_carrier(flight);
+        if let Some(link) = carrier {
+            link.attend(wait);
+        }
     }
 }
 

@@ -33,7 +33,8 @@ pub struct Settings {
     pub topology: Option<Arc<Topology>>,
     /// Whether memory is shared with processes of this host.
     pub shm: bool,
-    /// Streams for each peer and interface.
+    /// Streams for each peer and interface; to a process of the same host no more than threads that watch
+    /// sockets.
     pub streams: usize,
     /// Threads that watch sockets, and as many again that copy for `shm`; by the processors when
     /// `None`, and then half as many that watch.

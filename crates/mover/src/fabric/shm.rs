@@ -4,7 +4,7 @@
 //! Only processes of the same user are talked to, and only memory files that can never be cut are
 //! mapped, so a hostile peer can spoil its own region's bytes and nothing else.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
@@ -14,7 +14,7 @@ use crowfly_route::obstacle::{Code, Fix, Obstacle};
 use crowfly_route::place::Place;
 use crowfly_route::receipt::{CpuSeconds, Path};
 
-use super::conn::{Conn, Frame, Handler, Incoming};
+use super::conn::{Attendance, Conn, Frame, Handler, Incoming};
 use super::copier::Copier;
 use super::descriptor::RegionDescriptor;
 use super::error::FabricError;
@@ -26,7 +26,7 @@ use super::identity::{Capability, Incarnation};
 use super::memory::{Backing, Caches, Duo};
 use super::provider::{
     Chore, Endpoint, Events, Joining, Limits, Link, Meeting, Op, OpError, OpId, Posted, Provider,
-    RailId, Refusal, Registration, Release, Role, Run, Short, Verb, counted,
+    RailId, Refusal, Registration, Release, Role, Run, Short, Verb, Wait, counted,
 };
 use super::region::{Access, RegionCore};
 use super::regions::{Regions, Wish};
@@ -180,6 +180,8 @@ struct State {
     maps: HashMap<Capability, Mapping>,
     /// Ops whose end was not told yet; a cancelled one is not among them.
     ops: HashMap<u64, Verb>,
+    /// Those whose value was sent, which the peer answers.
+    told: HashSet<u64>,
     /// Regions of this process that the peer was allowed to map.
     lent: HashMap<Capability, Lent>,
     next_question: u64,
@@ -222,6 +224,7 @@ pub(crate) struct ShmLink {
     state: Mutex<State>,
     withdrawn: Condvar,
     mapped: Condvar,
+    attendance: Attendance,
     cpu: Tally,
 }
 
@@ -295,9 +298,12 @@ impl ShmLink {
     }
 
     fn ended(&self, op: u64, result: Result<(), OpError>) {
-        if self.state().ops.remove(&op).is_some()
-            && let Some(events) = self.events.upgrade()
-        {
+        let known = {
+            let mut state = self.state();
+            state.told.remove(&op);
+            state.ops.remove(&op).is_some()
+        };
+        if known && let Some(events) = self.events.upgrade() {
             events.completed(self.rail, OpId(op), result);
         }
     }
@@ -402,9 +408,17 @@ impl Link for ShmLink {
         Some(self.copy_short(short, &mapped).map_err(OpError::Op))
     }
 
+    fn attend(&self, wait: &Wait<'_>) {
+        // Copies are those of other threads.
+        let told = |_| !self.state().told.is_empty();
+        let conns = std::slice::from_ref(&self.conn);
+        self.attendance.until(conns, wait, told);
+    }
+
     fn cancel(&self, op: OpId) -> Release {
         let mut state = self.state();
         state.ops.remove(&op.0);
+        state.told.remove(&op.0);
         for mapping in state.maps.values_mut() {
             if let Mapping::Asked(waiting) = mapping {
                 waiting.retain(|known| known.id != op);
@@ -489,6 +503,7 @@ impl Link for ShmLink {
         let mut state = self.state();
         let maps = std::mem::take(&mut state.maps);
         state.ops.clear();
+        state.told.clear();
         state.questions.clear();
         state.arriving.clear();
         drop(state);

@@ -12,7 +12,9 @@ use rustix::net::{
     sockopt,
 };
 
-/// Has a TCP connection send as fast as the other end takes it.
+/// Has a TCP connection send as fast as the other end takes it. For those that stay on this host: over a
+/// veth pair one carried 1.4 to 1.9 GB/s with BBR and 5.3 without, twice that where the receiver does
+/// not sleep (2026-11-30, 2 processors).
 pub(crate) fn unpace(socket: impl AsFd) {
     // Where the kernel has no such choice, it is as it was.
     let _ = sockopt::set_tcp_congestion(socket, UNPACED);

@@ -4,6 +4,7 @@
 use std::collections::{HashMap, VecDeque};
 use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
@@ -15,7 +16,7 @@ use crowfly_route::place::Place;
 use crowfly_route::receipt::{CpuSeconds, Path};
 use crowfly_route::units::BytesPerSecond;
 
-use super::conn::{Conn, Frame, Handler, Incoming, Landing};
+use super::conn::{Attendance, Conn, Frame, Handler, Incoming, Landing};
 use super::descriptor::RegionDescriptor;
 use super::error::FabricError;
 use super::fields::{Reader, Writer};
@@ -24,10 +25,10 @@ use super::hops::{host_of, stop};
 use super::identity::{Incarnation, SharedKey};
 use super::interfaces::{self, Address};
 use super::memory::{Backing, Span};
-use super::port::PortCount;
+use super::port::{InterfacePort, PortCount};
 use super::provider::{
     Endpoint, Joining, Limits, Link, Meeting, Op, OpError, OpId, Posted, Provider, RailId, Refusal,
-    Registration, Release, Role, Verb, counted,
+    Registration, Release, Role, Verb, Wait, counted,
 };
 use super::reactor::Reactor;
 use super::region::{Access, RegionCore};
@@ -36,6 +37,7 @@ use super::socket::Socket;
 use super::stash::{Expected, MAX_STREAMS, Stash, await_kept};
 use super::wire::{self, Header, Kind, MAX_SEGMENTS, Status, Violation};
 
+mod host;
 mod nic;
 mod pairing;
 
@@ -69,12 +71,16 @@ struct Pending {
 struct TcpLink {
     conns: Vec<Arc<Conn>>,
     nic: String,
+    port: InterfacePort,
     line_rate: Option<f64>,
     peer: Incarnation,
     rail: RailId,
     events: Weak<dyn super::provider::Events>,
     regions: Arc<Regions>,
     pending: Mutex<HashMap<u64, Pending>>,
+    /// Ops pending by each of `conns`.
+    busy: Vec<AtomicUsize>,
+    attendance: Attendance,
 }
 
 impl TcpLink {
@@ -82,8 +88,17 @@ impl TcpLink {
         self.pending.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Takes an op out of those that are pending.
+    fn take(&self, op: u64) -> Option<Pending> {
+        let pending = self.pending().remove(&op)?;
+        if let Some(busy) = self.busy.get(pending.conn) {
+            busy.fetch_sub(1, Ordering::Relaxed);
+        }
+        Some(pending)
+    }
+
     fn ended(&self, op: u64, result: Result<(), FabricError>) {
-        if self.pending().remove(&op).is_some()
+        if self.take(op).is_some()
             && let Some(events) = self.events.upgrade()
         {
             events.completed(self.rail, OpId(op), result.map_err(OpError::Op));
@@ -133,7 +148,8 @@ impl TcpLink {
             },
             Err(status) => Frame::answer(header.op, status),
         };
-        conn.send(frame);
+        // Sent once what has arrived was taken.
+        conn.queue(frame);
     }
 
     /// Where the data of a read that was asked for here goes; nowhere when it was cancelled.
@@ -341,13 +357,33 @@ impl Link for TcpLink {
             },
             Verb::Read => Frame::new(Kind::Read, id, body),
         };
+        let short = frame.is_short();
         self.pending().insert(id, Pending { op, conn: index });
-        conn.send(frame);
+        if let Some(busy) = self.busy.get(index) {
+            busy.fetch_add(1, Ordering::Relaxed);
+        }
+        if short {
+            conn.send(frame);
+        } else {
+            conn.queue(frame);
+        }
         Ok(Posted::InFlight)
     }
 
+    fn posted(&self) {
+        self.conns.iter().for_each(|conn| conn.push());
+    }
+
+    fn attend(&self, wait: &Wait<'_>) {
+        let has_more = |index: usize| {
+            let busy = self.busy.get(index);
+            busy.is_some_and(|busy| busy.load(Ordering::Relaxed) > 0)
+        };
+        self.attendance.until(&self.conns, wait, has_more);
+    }
+
     fn cancel(&self, op: OpId) -> Release {
-        if let Some(pending) = self.pending().remove(&op.0)
+        if let Some(pending) = self.take(op.0)
             && let Some(conn) = self.conns.get(pending.conn)
         {
             let kind = match pending.op.verb {
@@ -374,7 +410,7 @@ impl Link for TcpLink {
     }
 
     fn port_counters(&self) -> Result<PortCount, String> {
-        PortCount::of_interface(&self.nic)
+        self.port.count()
     }
 
     fn close(&self) {

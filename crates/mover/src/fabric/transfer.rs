@@ -15,6 +15,7 @@ use super::account::Account;
 use super::error::FabricError;
 use super::identity::Incarnation;
 use super::provider::FlightId;
+use super::wait::{Kick, Wait};
 
 /// The bytes that went by one NIC.
 #[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]
@@ -163,6 +164,8 @@ struct State<T> {
     waker: Option<Waker>,
     /// Threads that wait: to wake nobody costs a system call as well.
     waiting: usize,
+    /// What wakes a thread that waits and watches connections meanwhile.
+    kick: Option<Arc<Kick>>,
 }
 
 /// Where the end of a transfer is put down for whoever waits for it.
@@ -180,6 +183,7 @@ impl<T> Default for Slot<T> {
                 taken: false,
                 waker: None,
                 waiting: 0,
+                kick: None,
             }),
             ended: Condvar::new(),
         }
@@ -198,6 +202,14 @@ impl<T> Slot<T> {
         slot
     }
 
+    /// Has a thread kicked when the end comes; `false` when it has come already.
+    fn kicks(&self, kick: &Arc<Kick>) -> bool {
+        let mut state = self.state();
+        let coming = state.outcome.is_none() && !state.taken;
+        state.kick = coming.then(|| Arc::clone(kick));
+        coming
+    }
+
     pub(crate) fn is_put(&self) -> bool {
         let state = self.state();
         state.outcome.is_some() || state.taken
@@ -212,7 +224,7 @@ impl<T> Slot<T> {
     }
 
     pub(crate) fn put(&self, outcome: Outcome<T>) {
-        let (waker, waiting) = {
+        let (waker, waiting, kick) = {
             let mut state = self.state();
             if state.outcome.is_some() || state.taken {
                 return;
@@ -223,10 +235,14 @@ impl<T> Slot<T> {
                 return then(outcome);
             }
             state.outcome = Some(outcome);
-            (state.waker.take(), state.waiting > 0)
+            let kick = state.kick.take();
+            (state.waker.take(), state.waiting > 0, kick)
         };
         if waiting {
             self.ended.notify_all();
+        }
+        if let Some(kick) = kick {
+            kick.wake();
         }
         if let Some(waker) = waker {
             waker.wake();
@@ -237,6 +253,10 @@ impl<T> Slot<T> {
 /// Who can end a transfer early.
 pub(crate) trait Canceller: Send + Sync {
     fn cancel(&self, flight: FlightId);
+
+    /// Lets a thread that waits for its end move its bytes, as far as they can be moved by one thread;
+    /// may return before the wait is over.
+    fn attend(&self, _flight: FlightId, _wait: &Wait<'_>) {}
 }
 
 /// A running transfer. It is a future that needs no runtime, and it can be waited for.
@@ -297,10 +317,7 @@ impl<T> Transfer<T> {
     pub fn wait(mut self) -> Outcome<T> {
         match &mut self.0 {
             Course::Ended(outcome) => outcome.take().unwrap_or(Err(FabricError::Cancelled)),
-            Course::Running(running) => running
-                .slot
-                .wait(None)
-                .unwrap_or(Err(FabricError::Cancelled)),
+            Course::Running(running) => running.wait(None).unwrap_or(Err(FabricError::Cancelled)),
         }
     }
 
@@ -311,7 +328,7 @@ impl<T> Transfer<T> {
     pub fn wait_for(mut self, time: Duration) -> Result<Outcome<T>, Self> {
         let outcome = match &mut self.0 {
             Course::Ended(outcome) => Some(outcome.take().unwrap_or(Err(FabricError::Cancelled))),
-            Course::Running(running) => running.slot.wait(Some(Instant::now() + time)),
+            Course::Running(running) => running.wait(Some(Instant::now() + time)),
         };
         outcome.ok_or(self)
     }
@@ -369,6 +386,23 @@ impl<T> Slot<T> {
 }
 
 impl<T> Running<T> {
+    /// Waits for the end, at most until then, and helps to bring it about.
+    fn wait(&self, until: Option<Instant>) -> Option<Outcome<T>> {
+        if let Some(canceller) = self.canceller.upgrade()
+            && let Some(kick) = Kick::own()
+            && self.slot.kicks(&kick)
+        {
+            let wait = Wait {
+                over: &|| self.slot.is_put(),
+                until,
+                inbound: false,
+                kick,
+            };
+            canceller.attend(self.flight, &wait);
+        }
+        self.slot.wait(until)
+    }
+
     fn cancel(&self) {
         if let Some(canceller) = self.canceller.upgrade() {
             canceller.cancel(self.flight);

@@ -11,7 +11,7 @@ use super::identity::{Capability, Incarnation};
 use super::provider::Segment;
 
 /// The version of the protocol.
-pub(crate) const PROTOCOL_VERSION: u16 = 1;
+pub(crate) const PROTOCOL_VERSION: u16 = 2;
 /// Bytes of a header.
 pub(crate) const HEADER: usize = 40;
 /// Bytes of a header that the tag covers.

@@ -38,21 +38,31 @@ impl Input {
 
 impl Conn {
     /// Takes what has arrived, up to a turn's worth.
-    pub(super) fn receive(self: &Arc<Self>) -> Result<(), String> {
+    pub(super) fn receive(
+        self: &Arc<Self>,
+        moved: &mut bool,
+        since: &mut Instant,
+    ) -> Result<(), String> {
         let handler = self.handler.get().and_then(Weak::upgrade);
         let Some(handler) = handler else {
             return Err("nobody handles it any more".into());
         };
-        let mut input = locked(&self.input);
+        // Who else has the lock receives what there is.
+        let Some(mut input) = tried(&self.input) else {
+            return Ok(());
+        };
         let mut turn = TURN;
         while turn > 0 && !self.is_broken() {
-            let moved = if input.payload.is_some() {
-                self.receive_payload(&mut input, &*handler)
+            let step = if input.payload.is_some() {
+                self.receive_payload(&mut input, &*handler, since)
             } else {
                 self.receive_head(&mut input, &*handler)
             };
-            match moved {
-                Ok(moved) => turn = turn.saturating_sub(moved),
+            match step {
+                Ok(step) => {
+                    *moved = true;
+                    turn = turn.saturating_sub(step);
+                }
                 Err(Stop::NoMore) => return Ok(()),
                 Err(Stop::Ended(why)) => return Err(why),
             }
@@ -140,6 +150,7 @@ impl Conn {
         self: &Arc<Self>,
         input: &mut Input,
         handler: &dyn Handler,
+        since: &mut Instant,
     ) -> Result<usize, Stop> {
         let Some(payload) = input.payload.as_mut() else {
             return Ok(0);
@@ -182,6 +193,8 @@ impl Conn {
         if payload.left == 0
             && let Some(payload) = input.payload.take()
         {
+            // The account of what ends now is made up there.
+            self.charge(since);
             handler.landed(self, &payload.header, &payload.incoming, payload.whole);
         }
         Ok(moved)

@@ -1,9 +1,13 @@
 //! Frames on their way out.
 
 use super::*;
+use crate::fabric::memory::gather;
 
 /// Payloads up to this size are copied behind their header, which saves a system call.
 pub(super) const INLINE: usize = 8 << 10;
+/// How bytes are sent: nothing blocks, and a closed connection is an error.
+const SENDING: SendFlags = SendFlags::NOSIGNAL.union(SendFlags::DONTWAIT);
+const FLAGS: libc::c_int = libc::MSG_NOSIGNAL | libc::MSG_DONTWAIT;
 
 /// A frame to be sent. It is numbered and tagged when its turn comes, so one that has not started
 /// can still be taken back.
@@ -35,6 +39,11 @@ impl Frame {
         }
     }
 
+    /// Whether it goes out at once, from the thread that sends it, where nothing is before it.
+    pub(crate) fn is_short(&self) -> bool {
+        self.bytes() <= INLINE
+    }
+
     pub(super) fn bytes(&self) -> usize {
         self.payload.iter().map(Span::len).sum()
     }
@@ -47,11 +56,31 @@ pub(super) struct Started {
     descriptor: Option<OwnedFd>,
 }
 
+/// Who sees to what the socket has and takes.
+pub(super) enum Watcher {
+    /// A thread of the reactor.
+    Reactor,
+    /// The thread of a caller that waits for something that comes by it. It sleeps without noticing
+    /// that there is room, where it last saw nothing to be sent, and is kicked when there is.
+    Caller { kick: Arc<Kick>, hears_room: bool },
+    /// Nobody since a caller's thread left it, which is expected back; the reactor looks after it soon.
+    Nobody(Instant),
+}
+
 pub(super) struct Out {
     pub lane: Lane,
     pub queue: VecDeque<Frame>,
     pub started: Option<Started>,
-    pub armed: bool,
+    pub watcher: Watcher,
+    /// What the reactor is told of.
+    pub told_of: EventFlags,
+}
+
+impl Out {
+    /// Whether there is nothing to be sent.
+    pub(super) fn is_idle(&self) -> bool {
+        self.started.is_none() && self.queue.is_empty()
+    }
 }
 
 impl Conn {
@@ -112,17 +141,19 @@ impl Conn {
                     }
                     result?
                 }
-                None => {
-                    let more = if started.payload.is_empty() {
-                        SendFlags::empty()
-                    } else {
-                        SendFlags::MORE
-                    };
-                    let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT | more;
-                    rustix::net::send(&self.socket, rest, flags)?
-                }
+                None => self.send_head(rest, &started.payload)?,
             };
-            started.sent += sent;
+            let of_head = sent.min(started.head.len() - started.sent);
+            started.sent += of_head;
+            self.sent_of(&mut started.payload, sent - of_head);
+            *turn = turn.saturating_sub(sent);
+        }
+        while started.payload.len() > 1 && *turn > 0 {
+            let Some(sent) = gather::send(self.socket.as_fd(), &[], &started.payload, FLAGS) else {
+                break;
+            };
+            let sent = sent?;
+            self.sent_of(&mut started.payload, sent);
             *turn = turn.saturating_sub(sent);
         }
         while let Some(span) = started.payload.pop_front() {
@@ -147,17 +178,39 @@ impl Conn {
         Ok(true)
     }
 
+    /// Sends a head, together with what follows where that is host memory.
+    fn send_head(&self, head: &[u8], payload: &VecDeque<Span>) -> io::Result<usize> {
+        if payload.is_empty() {
+            return Ok(rustix::net::send(&self.socket, head, SENDING)?);
+        }
+        match gather::send(self.socket.as_fd(), head, payload, FLAGS) {
+            Some(sent) => sent,
+            None => Ok(rustix::net::send(
+                &self.socket,
+                head,
+                SENDING | SendFlags::MORE,
+            )?),
+        }
+    }
+
+    /// So many bytes of a payload are out.
+    fn sent_of(&self, payload: &mut VecDeque<Span>, mut sent: usize) {
+        self.queued.fetch_sub(sent, Ordering::Relaxed);
+        while let Some(span) = payload.pop_front() {
+            if sent < span.len() {
+                payload.push_front(span.skip(sent));
+                return;
+            }
+            sent -= span.len();
+        }
+    }
+
     fn send_with(&self, bytes: &[u8], descriptor: BorrowedFd<'_>) -> io::Result<usize> {
         let fds = [descriptor];
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
         let mut control = SendAncillaryBuffer::new(&mut space);
         control.push(SendAncillaryMessage::ScmRights(&fds));
-        let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
-        Ok(sendmsg(
-            &self.socket,
-            &[io::IoSlice::new(bytes)],
-            &mut control,
-            flags,
-        )?)
+        let bytes = [io::IoSlice::new(bytes)];
+        Ok(sendmsg(&self.socket, &bytes, &mut control, SENDING)?)
     }
 }

@@ -165,7 +165,15 @@ impl State {
                 flight.in_flight += 1;
                 known.took(op_id, entry, self.now);
                 if posted == Posted::Done {
-                    self.completed(rail, op_id, Ok(()));
+                    return self.completed(rail, op_id, Ok(()));
+                }
+                let link = &known.rail.link;
+                if !self
+                    .posted
+                    .last()
+                    .is_some_and(|last| Arc::ptr_eq(last, link))
+                {
+                    self.posted.push(Arc::clone(link));
                 }
             }
             Err(Refusal::Full(op)) => {

@@ -18,7 +18,7 @@ use crate::fabric::error::FabricError;
 use crate::fabric::fields::{Reader, Writer};
 use crate::fabric::flight::Order;
 use crate::fabric::identity::Capability;
-use crate::fabric::provider::{FlightId, Run, Verb};
+use crate::fabric::provider::{FlightId, Run, Verb, Wait};
 use crate::fabric::region::RegionCore;
 use crate::fabric::regions::Wish;
 use crate::fabric::transfer::{Canceller, Delivery, Outcome, Slot};
@@ -87,6 +87,12 @@ impl Canceller for Both {
             |check| check.flight.get() == Some(&flight),
             |_| FabricError::Cancelled,
         );
+    }
+
+    fn attend(&self, flight: FlightId, wait: &Wait<'_>) {
+        if let Some(session) = self.session.upgrade() {
+            session.scheduler.attend(flight, wait);
+        }
     }
 }
 

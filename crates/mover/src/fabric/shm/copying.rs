@@ -129,6 +129,12 @@ impl ShmLink {
         let imm = op.imm.map(|(imm, flight)| (imm.0, flight.0));
         let nothing = Capability::from_bytes([0; 16]);
         let body = wire::Access::new(nothing, imm, &[]).encode();
+        {
+            let mut state = self.state();
+            if state.ops.contains_key(&op.id.0) {
+                state.told.insert(op.id.0);
+            }
+        }
         self.conn.send(Frame::new(Kind::Write, op.id.0, body));
     }
 

@@ -83,6 +83,7 @@ impl Endpoint for ShmEndpoint {
             state: Mutex::default(),
             withdrawn: Condvar::new(),
             mapped: Condvar::new(),
+            attendance: Attendance::default(),
             cpu: Tally::default(),
         });
         let handler: Weak<ShmLink> = Arc::downgrade(&link);
