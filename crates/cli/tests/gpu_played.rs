@@ -254,9 +254,10 @@ fn between_a_server_s_files_and_a_gpu_the_bytes_pass_host_memory_here_and_requir
 #[test]
 fn the_race_the_benchmark_and_the_probe_take_the_gpus_for_what_they_are() {
     let stage = played!("others");
-    let race = stage.document(&["race", "m", "--rounds", "1"]);
-    let text = race.to_string();
-    assert!(text.contains("gpu:0"), "{text}");
+    let race = stage.document(&["race", "m", "--runs", "1"]);
+    let lanes = race["lanes"].as_array().expect("lanes");
+    let to_gpu = |lane: &&Value| lane["receipts"][0]["to"] == "gpu:0";
+    assert!(lanes.iter().any(|lane| to_gpu(&lane)), "{lanes:?}");
     let both = [
         "bench",
         "net",
