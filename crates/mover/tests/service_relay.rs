@@ -4,6 +4,7 @@
 use std::fs;
 use std::time::Duration;
 
+use crowfly_mover::fabric::SharedKey;
 use crowfly_mover::service::{Asked, Auth, Copied, Copy, Doing, End, ServiceError, Side};
 use crowfly_route::hop::Class;
 use crowfly_route::policy::Policy;
@@ -194,4 +195,29 @@ fn given_a_server_that_does_not_know_the_key_it_is_named() {
     let address = two.to.server.address().to_string();
     assert!(error.to_string().contains(&address), "{error}");
     assert!(matches!(two.to.at("inbox"), Side::Served(_)));
+}
+
+#[test]
+fn given_servers_of_two_keys_each_is_shown_its_own_and_no_other() {
+    let (one, other) = (SharedKey::derive("one"), SharedKey::derive("another"));
+    let auths = [Auth::Key(one), Auth::Key(other), Auth::Open];
+    for (from, to) in [(0, 1), (0, 2), (2, 1)] {
+        let [from, to] = [&auths[from], &auths[to]];
+        let two = Two {
+            from: Stage::with(true, from.clone(), |_| {}),
+            to: Stage::with(true, to.clone(), |_| {}),
+        };
+        let bytes = pattern(300_000, 5);
+        two.from.put("m", &bytes);
+        let asked = |goal_auth: &Auth| {
+            let mut asked = two.asked("data/m", "inbox/m");
+            asked.dialing.goal_auth = Some(goal_auth.clone());
+            asked
+        };
+        copy(asked(to)).expect("each by its own key");
+        let there = two.to.folder.path().join("m");
+        assert!(fs::read(there).expect("there") == bytes);
+        let error = copy(asked(from)).map(drop).expect_err("the other's key");
+        assert_eq!(error.code(), "not-authenticated", "{error}");
+    }
 }

@@ -18,9 +18,12 @@ use crate::output::Output;
 /// The variable that may hold the key.
 const KEY_VARIABLE: &str = "CROWFLY_KEY";
 
+/// What these options stand under in the help.
+pub const CONNECTION: &str = "Connection";
+
 /// How the two ends know each other.
 #[derive(Args, Debug)]
-#[command(next_help_heading = "Connection")]
+#[command(next_help_heading = CONNECTION)]
 pub struct ConnectionArgs {
     /// The key that all ends share, 64 hexadecimal digits, readable by its owner alone; `serve` makes the
     /// file where there is none. Without it, the variable CROWFLY_KEY may hold the key

@@ -20,8 +20,8 @@ use crowfly_route::receipt::Receipt;
 use crowfly_route::units::Bytes;
 use serde::Serialize;
 
-use super::connection::{ConnectionArgs, Missing};
-use super::store;
+use super::connection::{CONNECTION, ConnectionArgs, Missing};
+use super::{key, store};
 use crate::failure::{Exit, Failure};
 use crate::interrupt::{self, Leftover};
 use crate::output::Output;
@@ -90,6 +90,12 @@ pub struct CpArgs {
     /// How the two ends know each other.
     #[command(flatten)]
     connection: ConnectionArgs,
+    /// The key of the server of SRC, where another than --key-file, or none, is that of DST
+    #[arg(long, value_name = "FILE", help_heading = CONNECTION)]
+    from_key_file: Option<PathBuf>,
+    /// The key of the server of DST, where another than --key-file, or none, is that of SRC
+    #[arg(long, value_name = "FILE", help_heading = CONNECTION)]
+    to_key_file: Option<PathBuf>,
 }
 
 /// What was copied, and what copying it took.
@@ -118,6 +124,39 @@ pub struct Cp {
     pub receipt: Receipt,
 }
 
+impl CpArgs {
+    /// How this end shows who it is to the servers of both sides. What is said to a side that is at no
+    /// server does not matter.
+    fn auths(&self, served: [bool; 2], out: &mut Output) -> Result<[Auth; 2], Failure> {
+        let own = [&self.from_key_file, &self.to_key_file];
+        let mut auths = [Auth::Open, Auth::Open];
+        for ((auth, own), served) in auths.iter_mut().zip(own).zip(served) {
+            *auth = match own {
+                Some(file) => Auth::Key(key::from_file(file)?),
+                None if served => self.connection.auth(Missing::Refused, out)?,
+                None => continue,
+            };
+        }
+        Ok(auths)
+    }
+
+    /// Refuses the key of a side that is at no server, by its option's name.
+    fn own_keys_apply(&self, served: [bool; 2]) -> Result<(), Failure> {
+        let own = [
+            ("--from-key-file", &self.from_key_file, "SRC"),
+            ("--to-key-file", &self.to_key_file, "DST"),
+        ];
+        for ((option, file, side), served) in own.into_iter().zip(served) {
+            if file.is_some() && !served {
+                return Err(Failure::usage(format!(
+                    "{option} applies to a connection, and {side} is at no server"
+                )));
+            }
+        }
+        Ok(())
+    }
+}
+
 /// Copies.
 pub fn run(args: &CpArgs, out: &mut Output) -> Result<Exit, Failure> {
     let located = |text| args.connection.directory.located(text);
@@ -126,10 +165,11 @@ pub fn run(args: &CpArgs, out: &mut Output) -> Result<Exit, Failure> {
         return gpus::run(args, &errand, out);
     }
     let (from, to) = (side(&from)?, side(&to)?);
-    let is_served = |side: &Side| matches!(side, Side::Served(_));
-    let dialing = match is_served(&from) || is_served(&to) {
-        true => dialing(args, out)?,
+    let served = [&from, &to].map(|side| matches!(side, Side::Served(_)));
+    let dialing = match served.contains(&true) {
+        true => dialing(args, served, out)?,
         false => {
+            args.own_keys_apply(served)?;
             args.connection.is_not_given()?;
             Dialing::by(Auth::Open)?
         }
@@ -138,10 +178,13 @@ pub fn run(args: &CpArgs, out: &mut Output) -> Result<Exit, Failure> {
     show(&cp, out)
 }
 
-/// How a server is connected to.
-fn dialing(args: &CpArgs, out: &mut Output) -> Result<Dialing, Failure> {
+/// How the servers of the sides that are at any are connected to.
+fn dialing(args: &CpArgs, served: [bool; 2], out: &mut Output) -> Result<Dialing, Failure> {
+    args.own_keys_apply(served)?;
+    let [auth, goal_auth] = args.auths(served, out)?;
     Ok(Dialing {
-        auth: args.connection.auth(Missing::Refused, out)?,
+        auth,
+        goal_auth: Some(goal_auth),
         fabric: args.connection.fabric()?,
         patience: PATIENCE,
     })

@@ -5,7 +5,7 @@ use std::io::Read;
 
 use serde_json::Value;
 
-use super::stage::{Server, cp, crowfly, entries, folder, pattern};
+use super::stage::{Server, cp, crowfly, entries, folder, pattern, refusal};
 
 #[test]
 fn given_a_key_that_serve_makes_files_go_both_ways_with_documents_and_metrics() {
@@ -145,6 +145,47 @@ fn given_two_legs_under_require_each_is_direct_and_the_receipt_says_what_lies_be
     let because = share["because"].as_str().expect("a reason");
     assert!(because.starts_with("every leg went straight"), "{because}");
     assert_eq!(copied["receipt"]["verification"]["state"], "computed");
+}
+
+#[test]
+fn given_two_servers_of_different_keys_each_side_can_have_its_own() {
+    let folder = folder("cp-two-keys");
+    let bytes = pattern(300_000);
+    fs::write(folder.join("data/m"), &bytes).expect("written");
+    let one = Server::start(&folder, &["--key-file", "one"]);
+    let other = Server::start(&folder, &["--key-file", "other"]);
+    let open = Server::start(&folder, &[]);
+    let own = ["--from-key-file", "one", "--to-key-file", "other"];
+    for (from, to, keys, name) in [
+        (&one, &other, &own[..], "a"),
+        (
+            &one,
+            &other,
+            &["--key-file", "one", "--to-key-file", "other"],
+            "b",
+        ),
+        (
+            &one,
+            &other,
+            &["--from-key-file", "one", "--key-file", "other"],
+            "c",
+        ),
+        (&one, &open, &["--from-key-file", "one"], "d"),
+        (&open, &other, &["--to-key-file", "other"], "e"),
+    ] {
+        let sides = [from.at("data/m"), to.at(&format!("data/{name}"))];
+        let arguments = [&[sides[0].as_str(), &sides[1]], keys].concat();
+        let (copied, status) = cp(&folder, &arguments);
+        assert_eq!(status, 0, "{name}: {copied}");
+        let there = fs::read(folder.join("data").join(name)).expect("there");
+        assert!(there == bytes, "{name}");
+    }
+    let sides = [one.at("data/m"), other.at("data/f")];
+    for keys in [&["--key-file", "one"][..], &own[..2], &own[2..]] {
+        let arguments = [&[sides[0].as_str(), &sides[1]], keys].concat();
+        let refused = refusal(&folder, &arguments);
+        assert_eq!(refused, ("not-authenticated".into(), 66), "{keys:?}");
+    }
 }
 
 #[test]

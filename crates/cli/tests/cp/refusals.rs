@@ -95,6 +95,15 @@ fn given_options_that_do_not_apply_each_is_refused_by_its_name() {
             ],
             "--tls-cert",
         ),
+        (
+            &["data/m", &m, "--from-key-file", "none"],
+            "--from-key-file applies to a connection, and SRC",
+        ),
+        (
+            &[&m, "host:", "--to-key-file", "none"],
+            "--to-key-file applies to a connection, and DST",
+        ),
+        (&["host:", "gpu:0", "--key-file", "none"], "--key-file"),
         (&["data/m", "x", "-L"], "--recursive"),
         (&["data/m", "host:", "-p"], "permissions"),
         (&["data/m", "host:", "--resume"], "resumed"),

@@ -32,6 +32,8 @@ use line::Line;
 pub struct Dialing {
     /// How to say who this is.
     pub auth: Auth,
+    /// How to say it to the server of a copy's destination, where that is not the same.
+    pub goal_auth: Option<Auth>,
     /// The fabric: NICs, shared memory, patience. The key is set by the client.
     pub fabric: Settings,
     /// How long connecting, and any one request, may take.
@@ -81,8 +83,17 @@ impl Dialing {
         Ok(Self {
             fabric: Settings::new(auth.fabric_key()?),
             auth,
+            goal_auth: None,
             patience: PATIENCE,
         })
+    }
+
+    /// How to connect to the server of a copy's destination.
+    pub(crate) fn towards_goal(&self) -> Self {
+        Self {
+            auth: self.goal_auth.as_ref().unwrap_or(&self.auth).clone(),
+            ..self.clone()
+        }
     }
 }
 

@@ -292,7 +292,7 @@ fn connect(
     asked: &Asked,
     dialing: &Dialing,
 ) -> Result<(Option<Client>, Option<Client>), ServiceError> {
-    let dial = |side: &Side, access, buffers: Buffers<'_>| match side {
+    let dial = |side: &Side, dialing: &Dialing, access, buffers: Buffers<'_>| match side {
         Side::Served(location) => {
             let purpose = Purpose {
                 access,
@@ -307,13 +307,13 @@ fn connect(
         Side::Gpu(gpu) => Buffers::Gpu(gpu),
         _ => Buffers::Host,
     };
-    let source = dial(&asked.from, Access::WRITE, arriving)?;
+    let source = dial(&asked.from, dialing, Access::WRITE, arriving)?;
     let leaving = match (&asked.from, &source) {
         (Side::Loaded(region), _) => Buffers::Loaded(region),
         (_, Some(source)) => Buffers::Of(source),
         _ => Buffers::Host,
     };
-    let goal = dial(&asked.to, Access::READ, leaving)?;
+    let goal = dial(&asked.to, &dialing.towards_goal(), Access::READ, leaving)?;
     Ok((source, goal))
 }
 

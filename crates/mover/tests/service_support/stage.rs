@@ -122,6 +122,7 @@ pub fn asked(from: Side, to: Side, shm: bool, auth: Auth) -> Asked {
         replace: true,
         dialing: Dialing {
             auth,
+            goal_auth: None,
             fabric: fabric(shm),
             patience: SOON,
         },

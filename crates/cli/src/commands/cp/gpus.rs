@@ -92,19 +92,23 @@ pub fn run(args: &CpArgs, errand: &Errand, out: &mut Output) -> Result<Exit, Fai
     if args.resume {
         return refuse("bytes in a GPU's memory are dropped at the end, so nothing can be resumed");
     }
-    let is_served = matches!(errand, Errand::Fetch(..) | Errand::Send(..));
-    if !is_served {
+    let served = [
+        matches!(errand, Errand::Fetch(..)),
+        matches!(errand, Errand::Send(..)),
+    ];
+    args.own_keys_apply(served)?;
+    if !served.contains(&true) {
         args.connection.is_not_given()?;
     }
     let kept = matches!(errand, Errand::Save(..));
     let receipt = match errand {
         Errand::Fetch(location, index) => {
-            let (gpu, dialing) = connected(args, *index, "copied to", out)?;
+            let (gpu, dialing) = connected(args, *index, served, out)?;
             let sides = (Side::Served(location.clone()), Side::Gpu(gpu));
             return show(&super::carry(args, sides, dialing, out)?, out);
         }
         Errand::Send(index, location) => {
-            let (gpu, dialing) = connected(args, *index, "copied from", out)?;
+            let (gpu, dialing) = connected(args, *index, served, out)?;
             let sample = Sample::new(&gpu, size(args)?, SEED)?;
             let sides = (
                 Side::Loaded(sample.region.clone()),
@@ -167,13 +171,18 @@ pub fn run(args: &CpArgs, errand: &Errand, out: &mut Output) -> Result<Exit, Fai
 fn connected(
     args: &CpArgs,
     index: u32,
-    done: &str,
+    served: [bool; 2],
     out: &mut Output,
 ) -> Result<(Arc<Gpu>, Dialing), Failure> {
+    let [from_server, _] = served;
+    let done = match from_server {
+        true => "copied to",
+        false => "copied from",
+    };
     let machine = transfer::Machine::towards(&Place::Gpu(index))?;
     let gpu = gpu::open(index, &machine.topology, None)
         .map_err(|obstacles| gpu::refused(index, done, obstacles))?;
-    let mut dialing = super::dialing(args, out)?;
+    let mut dialing = super::dialing(args, served, out)?;
     dialing.fabric.topology = Some(Arc::new(machine.topology));
     Ok((gpu, dialing))
 }
