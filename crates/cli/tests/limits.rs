@@ -118,7 +118,7 @@ fn given_no_more_threads_every_command_says_so_or_does_without_and_none_panics()
             "bench collective --size 4KiB --rounds 1 --time 1",
             &[3, 4, 6],
         ),
-        ("bench net --sizes 4KiB --time 1", &[3, 5, 8]),
+        ("bench net --size 4KiB --rounds 1 --time 1", &[3, 5, 8]),
     ];
     for (arguments, limits) in cases {
         for limit in limits {
