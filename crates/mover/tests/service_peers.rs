@@ -351,7 +351,7 @@ fn given_folders_where_nothing_may_be_made_or_changed_each_is_refused_by_name() 
         ("data", "tree", true, "read-only"),
         ("pool", "new", false, "read-only"),
         ("inbox", "", true, "access-denied"),
-        ("inbox", "tree/m", false, "not-a-file"),
+        ("inbox", "tree/m", false, "destination-occupied"),
         ("inbox", "tree/m/below", false, "not-found"),
         ("inbox", "none", true, "not-found"),
         ("inbox", ".x.crowfly-partial", false, "access-denied"),
