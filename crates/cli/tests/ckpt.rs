@@ -297,8 +297,8 @@ fn given_two_steps_the_changed_tensor_is_told_with_its_distance() {
                     w       changed  F32 2×3                 1     3.00  3.00\n\
                     \n\
                     1 tensor differs, 1 the same; 28 B of each compared\n\
-                    note: the bytes were compared with each other, not with the checksums that were saved; `crowfly\n\
-                    \x20     ckpt verify` does that\n";
+                    note: the bytes were compared with each other, not with the checksums that were saved; `crowfly ckpt\n\
+                    \x20     verify` does that\n";
     assert_eq!(text(&["diff"], &[&before, &after]), expected);
     let (same, _) = answer(&["diff"], &[&before, &before]);
     assert_eq!((&same["same"], &same["tensors"]), (&json!(2), &json!([])));

@@ -52,7 +52,7 @@ fn given_variables_or_a_profile_a_file_goes_to_the_store_and_comes_back() {
     let (told, status) = ended(&mut with_variables(&folder, &store, &["m", "s3://b/dir/"]));
     assert_eq!(status, Some(0), "{told}");
     assert_eq!(told["receipt"]["verification"]["state"], "agreed");
-    assert_eq!(told["to"], "s3://b/dir/");
+    assert_eq!(told["to"], "s3://b/dir/m");
     assert!(store.get("b/dir/m").expect("there") == bytes);
     fs::create_dir(folder.join(".aws")).expect("made");
     let credentials = "[job]\naws_access_key_id=someone\naws_secret_access_key=a secret\n\

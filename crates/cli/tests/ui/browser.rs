@@ -47,6 +47,8 @@ impl Browser {
         let mut child = Command::new("sh")
             .args(["-c", script])
             .arg(program)
+            // A browser that is killed leaves nothing behind outside of its profile.
+            .env("TMPDIR", profile.path())
             .args([
                 "--headless=new",
                 "--remote-debugging-pipe",

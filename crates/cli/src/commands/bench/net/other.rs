@@ -142,14 +142,18 @@ pub fn listen(
     let signal = interrupt::asks_first();
     let name = std::thread::scope(|scope| {
         let told = &ended;
-        let heard = scope.spawn(move || {
+        let hear = move || {
             let name = signal.recv().unwrap_or("a signal");
             told.store(true, Ordering::Release);
             name
-        });
+        };
+        let hearing = std::thread::Builder::new().name("crowfly-end".into());
+        let heard = hearing
+            .spawn_scoped(scope, hear)
+            .map_err(|error| failed("start a thread of", &error))?;
         host.serve(&ended);
-        heard.join().unwrap_or("a signal")
-    });
+        Ok::<_, Failure>(heard.join().unwrap_or("a signal"))
+    })?;
     Err(Failure::interrupted(name))
 }
 
