@@ -16,7 +16,7 @@ SEEDED_BYTES = 32 << 20
 #: Seconds one boot may take in all, and one test inside it. Only what hangs takes that long: a quiet
 #: machine needs a tenth, a busy one a third.
 BOOT_LIMIT = 900
-TEST_LIMIT = 240
+TEST_LIMIT = 400
 #: What the guest sees as its result folder (`guest/init` mounts it there).
 OUT_IN_GUEST = "/run/rig"
 #: The processor's own clock is calibrated at start against a host that may be busy, and then runs
