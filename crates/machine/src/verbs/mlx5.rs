@@ -59,10 +59,10 @@ fn find() -> Result<Mlx5, (&'static str, String)> {
     let library = open(LIBRARY)?;
     macro_rules! find {
         ($symbol:literal @ $version:literal) => {{
+            let (name, version) = (concat!($symbol, "\0"), concat!($version, "\0"));
             // SAFETY: the field's type is the signature that rdma-core documents for this symbol in this
             // version.
-            let found =
-                unsafe { symbol(library, concat!($symbol, "\0"), concat!($version, "\0")) };
+            let found = unsafe { symbol(library, name, version) };
             found.map_err(|why| (concat!($symbol, "@", $version), why))?
         }};
     }
