@@ -250,12 +250,12 @@ impl Watch {
         let mut left = self.left();
         left.retain_mut(|(conn, found)| match conn.looked_after() {
             _ if conn.is_broken() => false,
-            Left::ToReactor => false,
-            Left::ToNobody => {
+            Left::Reactor => false,
+            Left::Nobody => {
                 *found = 0;
                 true
             }
-            Left::ToCaller => {
+            Left::Caller => {
                 *found += 1;
                 *found < PATIENCE
             }

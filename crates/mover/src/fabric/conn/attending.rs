@@ -164,15 +164,15 @@ impl Conn {
     pub(in crate::fabric) fn looked_after(&self) -> Left {
         let Some(mut out) = tried(&self.out) else {
             // Somebody sends by it.
-            return Left::ToNobody;
+            return Left::Nobody;
         };
         let left = match &out.watcher {
-            Watcher::Reactor => Left::ToReactor,
-            Watcher::Caller { .. } => Left::ToCaller,
-            Watcher::Nobody(since) if since.elapsed() < LINGER => Left::ToNobody,
+            Watcher::Reactor => Left::Reactor,
+            Watcher::Caller { .. } => Left::Caller,
+            Watcher::Nobody(since) if since.elapsed() < LINGER => Left::Nobody,
             Watcher::Nobody(_) => {
                 out.watcher = Watcher::Reactor;
-                Left::ToReactor
+                Left::Reactor
             }
         };
         // As in `is_the_reactors`.
@@ -184,9 +184,9 @@ impl Conn {
 /// Who watches a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::fabric) enum Left {
-    ToReactor,
-    ToCaller,
-    ToNobody,
+    Reactor,
+    Caller,
+    Nobody,
 }
 
 #[cfg(test)]
