@@ -151,8 +151,11 @@ macro_rules! played {
     };
 }
 
+/// Path, class and verification of a receipt.
+type Way = (String, String, String);
+
 /// The path and class that carried most, and whether what arrived was compared.
-fn way(receipt: &Value) -> (String, String, String) {
+fn way(receipt: &Value) -> Way {
     let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
     let share = &receipt["shares"][0];
     let verification = &receipt["verification"];
@@ -164,7 +167,7 @@ fn way(receipt: &Value) -> (String, String, String) {
     )
 }
 
-fn owned(path: &str, class: &str, state: &str) -> (String, String, String) {
+fn owned(path: &str, class: &str, state: &str) -> Way {
     (path.into(), class.into(), state.into())
 }
 
@@ -178,7 +181,7 @@ fn files_are_loaded_into_gpus_copied_in_out_and_across_and_what_arrived_is_compa
     );
     assert_eq!(loaded["receipt"]["to"], "gpu:1");
     let size = ["--size", "5MiB"];
-    let copies: [(&[&str], (String, String, String)); 4] = [
+    let copies: [(&[&str], Way); 4] = [
         (&["cp", "m", "gpu:0"], owned("staged", "staged", "matched")),
         (
             &["cp", "gpu:0", "out"],

@@ -117,7 +117,10 @@ fn held(gpus: &FakeGpus, found: &Restoration) -> Vec<Vec<u8>> {
     bytes.collect()
 }
 
-fn any_case() -> impl Strategy<Value = (Vec<u64>, Vec<Vec<u64>>, Vec<(u64, u64)>)> {
+/// A shape, where it is cut along each dimension, and what is wanted of each.
+type Case = (Vec<u64>, Vec<Vec<u64>>, Vec<(u64, u64)>);
+
+fn any_case() -> impl Strategy<Value = Case> {
     let shape = prop::collection::vec(1u64..9, 1..5);
     shape.prop_flat_map(|shape| {
         let dims = shape.len();

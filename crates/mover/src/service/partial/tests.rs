@@ -142,7 +142,7 @@ fn given_a_finished_file_that_is_remembered_it_is_found_whole_and_not_written_ag
     let inode = || folder.path().join("m.bin").metadata().expect("there").ino();
     let before = inode();
     let partial = begin_as(folder.path(), TAG, true, true).expect("found");
-    assert_eq!(partial.have(), [0..LENGTH]);
+    assert_eq!(partial.have(), std::slice::from_ref(&(0..LENGTH)));
     let reserved = folder.path().join(".m.bin.crowfly-partial").metadata();
     assert_eq!(reserved.expect("there").len(), 0, "no space is taken");
     assert!(partial.digest().is_some());
