@@ -2,7 +2,7 @@
 //! have room, tries again elsewhere what a failed rail dropped, and ends every transfer in time.
 //!
 //! It is a plain state machine under one lock. Time comes in from outside, and links are reached
-//! through [`Link`](super::provider::Link) alone, so a simulation drives the very code that runs in production.
+//! through [`Link`] alone, so a simulation drives the very code that runs in production.
 //! `planning` chooses rails, `posting` posts, `ending` settles what became of it, `returning` bridges the
 //! time until a rail is made anew; `short` is for what needs none of that.
 
