@@ -201,7 +201,9 @@ impl Foreman<'_> {
             .map_err(|e| failed("see a rank end", &e))?;
         let Some(signal) = status.signal() else {
             let what = format!("rank {rank} ended without a word ({status})");
-            return Err(Failure::new("step-rank-failed", Exit::Io, what));
+            let exit = status.code().and_then(|code| u8::try_from(code).ok());
+            let exit = known(exit.unwrap_or_default());
+            return Err(Failure::new("step-rank-failed", exit, what));
         };
         worker.state = State::Gone;
         worker.stdin = None;
@@ -284,10 +286,15 @@ impl Foreman<'_> {
 
 /// The failure of a rank, as it told it.
 fn rank_failed(rank: usize, code: &str, message: &str, hint: Option<&str>, exit: u8) -> Failure {
-    let known = Exit::ALL.iter().find(|known| known.status() == exit);
-    let exit = known.copied().unwrap_or(Exit::Io);
     let what = format!("rank {rank} could not go on: {message} ({code})");
-    Failure::new("step-rank-failed", exit, what).maybe_hint(hint)
+    Failure::new("step-rank-failed", known(exit), what).maybe_hint(hint)
+}
+
+/// The exit status of a rank that failed, as this program has them.
+fn known(status: u8) -> Exit {
+    let failed = Exit::ALL.iter().filter(|exit| **exit != Exit::Ok);
+    let known = failed.copied().find(|exit| exit.status() == status);
+    known.unwrap_or(Exit::Io)
 }
 
 impl Worker {
