@@ -160,7 +160,8 @@ class ProcessGroup(dist.ProcessGroup):  # type: ignore[misc]  # PyTorch is not l
         [memory] = made
         self._memory.append(memory)
         lent = (ctypes.c_uint8 * (count * each)).from_address(memory.address)
-        lent.owner = memory
+        # Whoever holds the array holds what its bytes lie in; its type, which is made here, declares no such name.
+        setattr(lent, "owner", memory)
         whole = torch.frombuffer(lent, dtype=torch.uint8) if count else torch.empty(0, dtype=torch.uint8)
         return whole.view(dtype).view(size)
 
