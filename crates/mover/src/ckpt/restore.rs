@@ -67,7 +67,7 @@ impl Want {
 #[derive(Clone, Debug)]
 pub struct RestoreOptions {
     /// Whether the bytes are held against the checksums that were saved. Blocks of
-    /// [`digest::GRID`] bytes are then read whole, which is more than a slice across rows needs.
+    /// [`GRID`](crate::digest::GRID) bytes are then read whole, which is more than a slice across rows needs.
     pub check: bool,
     /// How far the bytes may stray.
     pub policy: Policy,
