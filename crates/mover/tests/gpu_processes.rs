@@ -6,6 +6,7 @@ mod processes;
 #[path = "gpu_support/stand_in.rs"]
 mod stand_in;
 
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 use processes::{Child, LEN};
@@ -29,13 +30,19 @@ macro_rules! needs_stand_in {
     };
 }
 
+/// A process with memory on a GPU, and one that has been told of it and can reach it there.
+fn sharing(runtime: &Path) -> (Child, Child) {
+    let mut owner = Child::start("owner", Some(runtime), &[]);
+    let region = owner.hear("region");
+    let mut peer = Child::start("peer", Some(runtime), &[&region]);
+    assert_eq!(peer.hear("open"), "gpu:0");
+    (owner, peer)
+}
+
 #[test]
 fn given_two_processes_the_gpus_copy_from_one_s_memory_to_the_other_s_and_back() {
     let runtime = needs_stand_in!();
-    let mut owner = Child::start("owner", Some(&runtime), &[]);
-    let region = owner.hear("region");
-    let mut peer = Child::start("peer", Some(&runtime), &[&region]);
-    assert_eq!(peer.hear("open"), "gpu:0");
+    let (mut owner, mut peer) = sharing(&runtime);
     let straight = format!("shm direct gpu-ipc bounced 0 of {LEN}");
     assert_eq!(peer.ask("read"), format!("{straight}: the owner's bytes"));
     assert_eq!(peer.ask("write"), straight);
@@ -48,10 +55,7 @@ fn given_two_processes_the_gpus_copy_from_one_s_memory_to_the_other_s_and_back()
 fn given_an_owner_that_dies_a_peer_that_has_its_memory_open_gets_a_typed_error_in_time_and_goes_on()
 {
     let runtime = needs_stand_in!();
-    let mut owner = Child::start("owner", Some(&runtime), &[]);
-    let region = owner.hear("region");
-    let mut peer = Child::start("peer", Some(&runtime), &[&region]);
-    peer.hear("open");
+    let (mut owner, mut peer) = sharing(&runtime);
     assert!(peer.ask("read").ends_with("the owner's bytes"));
     owner.kill();
     // What is mapped can be read until the death is heard of.
@@ -71,10 +75,7 @@ fn given_an_owner_that_dies_a_peer_that_has_its_memory_open_gets_a_typed_error_i
 #[test]
 fn given_an_owner_that_dies_before_its_memory_was_opened_nothing_of_it_is_touched() {
     let runtime = needs_stand_in!();
-    let mut owner = Child::start("owner", Some(&runtime), &[]);
-    let region = owner.hear("region");
-    let mut peer = Child::start("peer", Some(&runtime), &[&region]);
-    peer.hear("open");
+    let (mut owner, mut peer) = sharing(&runtime);
     owner.kill();
     assert_eq!(peer.ask("read"), "peer-lost");
     assert_eq!(peer.ask("leave"), "0 left behind");
@@ -83,10 +84,7 @@ fn given_an_owner_that_dies_before_its_memory_was_opened_nothing_of_it_is_touche
 #[test]
 fn given_a_peer_that_dies_with_the_memory_open_its_owner_gets_it_back() {
     let runtime = needs_stand_in!();
-    let mut owner = Child::start("owner", Some(&runtime), &[]);
-    let region = owner.hear("region");
-    let mut peer = Child::start("peer", Some(&runtime), &[&region]);
-    peer.hear("open");
+    let (mut owner, mut peer) = sharing(&runtime);
     assert!(peer.ask("read").ends_with("the owner's bytes"));
     peer.kill();
     assert_eq!(owner.ask("take back"), "taken back");
@@ -96,10 +94,7 @@ fn given_a_peer_that_dies_with_the_memory_open_its_owner_gets_it_back() {
 #[test]
 fn given_memory_that_its_owner_took_back_a_peer_is_told_that_there_is_no_such_region() {
     let runtime = needs_stand_in!();
-    let mut owner = Child::start("owner", Some(&runtime), &[]);
-    let region = owner.hear("region");
-    let mut peer = Child::start("peer", Some(&runtime), &[&region]);
-    peer.hear("open");
+    let (mut owner, mut peer) = sharing(&runtime);
     assert_eq!(owner.ask("take back"), "taken back");
     assert_eq!(peer.ask("read"), "no-such-region");
     assert_eq!(peer.ask("leave"), "0 left behind");
