@@ -174,6 +174,11 @@ fn impossible_inputs_are_refused_with_what_is_wrong_and_what_would_do() {
             "plan-not-between",
             "failed links",
         ),
+        (
+            &["simulate", "--servers", "64", "--spines", "3"],
+            "plan-impossible",
+            "3 spine switches",
+        ),
     ] {
         let (found, message) = refused(arguments);
         assert_eq!(found, code, "{arguments:?}: {message}");

@@ -1,7 +1,7 @@
 //! The fabric's bill of materials: switches, cables, ports left, power and cost.
 //!
-//! Rail-optimised: NIC `r` of every server of a scalable unit goes to the same leaf. Two tiers of
-//! radix k hold k²/2 endpoints, three tiers k³/4.
+//! Rail-optimised unless said otherwise: NIC `r` of every server of a scalable unit goes to the same
+//! leaf. Two tiers of radix k hold k²/2 endpoints, three tiers k³/4.
 
 use serde::Serialize;
 
@@ -14,6 +14,30 @@ use crowfly_route::hop::Provenance;
 
 /// Four years, over which fabrics are written off.
 pub const FOUR_YEARS_HOURS: f64 = 35_064.0;
+
+/// Which NICs share a leaf.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Wiring {
+    /// Those of one rail, of as many servers as the leaf has ports down.
+    #[default]
+    Rails,
+    /// All those of a server, and of as many servers as fit.
+    Servers,
+}
+
+impl Wiring {
+    /// Servers that have a NIC on the same leaf with `down` ports for servers of `nics` NICs.
+    pub const fn unit(self, down: u32, nics: u32) -> u32 {
+        match self {
+            Self::Rails => down,
+            Self::Servers => match down.checked_div(nics) {
+                Some(servers) => servers,
+                None => 0,
+            },
+        }
+    }
+}
 
 /// How many switches there are, tier by tier, and what joins them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -36,12 +60,27 @@ pub struct Switches {
 
 impl Switches {
     /// For `servers` with `nics` each, on switches of `radix` ports, with `oversubscription` ports
-    /// down per port up at the leaf. `tiers` of `None` takes as few as do.
+    /// down per port up at the leaf, on rails. `tiers` of `None` takes as few as do.
     ///
     /// # Errors
     /// A number is out of range, or three tiers do not hold the endpoints, or the tiers asked for
     /// do not.
     pub fn of(
+        servers: u32,
+        nics: u32,
+        radix: u32,
+        oversubscription: f64,
+        tiers: Option<u32>,
+    ) -> Result<Self, PlanError> {
+        Self::wired(Wiring::Rails, servers, nics, radix, oversubscription, tiers)
+    }
+
+    /// As [`of`](Self::of), for this wiring.
+    ///
+    /// # Errors
+    /// As [`of`](Self::of); or a leaf has fewer ports down than a server whose NICs share it.
+    pub fn wired(
+        wiring: Wiring,
         servers: u32,
         nics: u32,
         radix: u32,
@@ -64,7 +103,7 @@ impl Switches {
         if let Some(tiers) = tiers {
             PlanError::count("tiers", tiers.into(), 3)?;
         }
-        let fit = |radix, tiers| Self::fit(servers, nics, radix, oversubscription, tiers);
+        let fit = |radix, tiers| Self::fit(wiring, servers, nics, radix, oversubscription, tiers);
         fit(radix, tiers).ok_or_else(|| {
             let endpoints = u64::from(servers) * u64::from(nics);
             let asked = tiers.map_or("three tiers".to_owned(), |tiers| format!("{tiers} tiers"));
@@ -75,8 +114,38 @@ impl Switches {
         })
     }
 
+    /// With this many spine switches, over which the links of every leaf spread evenly.
+    ///
+    /// # Errors
+    /// There is no tier of spines between leaves alone, or the links do not spread over so many.
+    pub fn with_spines(self, spines: u32) -> Result<Self, PlanError> {
+        let least = self.spine.min(self.up);
+        let even = spines >= least && spines <= self.up && self.up.is_multiple_of(spines);
+        if self.tiers == 2 && even {
+            return Ok(Self {
+                spine: spines,
+                ..self
+            });
+        }
+        let hint = match self.tiers {
+            2 => format!(
+                "take a divisor of the {} links up of a leaf, {least} or more",
+                self.up
+            ),
+            tiers => format!("a fabric of {tiers} tiers has as many as it needs"),
+        };
+        Err(PlanError::Impossible {
+            what: format!(
+                "{spines} spine switches do not join the {} leaves evenly",
+                self.leaf
+            ),
+            hint,
+        })
+    }
+
     /// As few tiers as do, or the number asked for, where they do.
     fn fit(
+        wiring: Wiring,
         servers: u32,
         nics: u32,
         radix: u32,
@@ -87,10 +156,10 @@ impl Switches {
             .into_iter()
             .zip(1..)
             .filter(|(_, count)| tiers.is_none_or(|tiers| tiers == *count))
-            .find_map(|(build, _)| build(servers, nics, radix, oversubscription))
+            .find_map(|(build, _)| build(wiring, servers, nics, radix, oversubscription))
     }
 
-    fn one(servers: u32, nics: u32, radix: u32, _: f64) -> Option<Self> {
+    fn one(_: Wiring, servers: u32, nics: u32, radix: u32, _: f64) -> Option<Self> {
         let endpoints = servers.checked_mul(nics)?;
         (endpoints <= radix).then_some(Self {
             tiers: 1,
@@ -103,24 +172,40 @@ impl Switches {
         })
     }
 
-    fn leaves(servers: u32, nics: u32, radix: u32, oversubscription: f64) -> Option<Self> {
+    fn leaves(
+        wiring: Wiring,
+        servers: u32,
+        nics: u32,
+        radix: u32,
+        oversubscription: f64,
+    ) -> Option<Self> {
         let share = oversubscription / (1.0 + oversubscription);
         let down = (f64::from(radix) * share) as u32;
         let up = (f64::from(down) / oversubscription).ceil() as u32;
+        let unit = wiring.unit(down, nics);
+        let units = servers.div_ceil((unit > 0).then_some(unit)?);
         Some(Self {
             tiers: 2,
             radix,
             down,
             up,
-            // One leaf per rail and scalable unit of `down` servers.
-            leaf: servers.div_ceil(down).checked_mul(nics)?,
+            leaf: match wiring {
+                Wiring::Rails => units.checked_mul(nics)?,
+                Wiring::Servers => units,
+            },
             spine: 0,
             core: 0,
         })
     }
 
-    fn two(servers: u32, nics: u32, radix: u32, oversubscription: f64) -> Option<Self> {
-        let leaves = Self::leaves(servers, nics, radix, oversubscription)?;
+    fn two(
+        wiring: Wiring,
+        servers: u32,
+        nics: u32,
+        radix: u32,
+        oversubscription: f64,
+    ) -> Option<Self> {
+        let leaves = Self::leaves(wiring, servers, nics, radix, oversubscription)?;
         if leaves.leaf > radix {
             return None;
         }
@@ -131,8 +216,14 @@ impl Switches {
         Some(Self { spine, ..leaves })
     }
 
-    fn three(servers: u32, nics: u32, radix: u32, oversubscription: f64) -> Option<Self> {
-        let leaves = Self::leaves(servers, nics, radix, oversubscription)?;
+    fn three(
+        wiring: Wiring,
+        servers: u32,
+        nics: u32,
+        radix: u32,
+        oversubscription: f64,
+    ) -> Option<Self> {
+        let leaves = Self::leaves(wiring, servers, nics, radix, oversubscription)?;
         let most = u64::from(radix) * u64::from(radix) / 2;
         if u64::from(leaves.leaf) > most {
             return None;
@@ -372,6 +463,26 @@ mod tests {
         assert_eq!(refused.code(), "plan-impossible");
         let two = Switches::of(16_384, 8, 512, 1.0, None).expect("fits");
         assert_eq!((two.tiers, two.leaf), (2, 512));
+    }
+
+    #[test]
+    fn given_whole_servers_on_a_leaf_it_takes_as_many_as_have_ports() {
+        let wired = |servers, nics, radix| {
+            Switches::wired(Wiring::Servers, servers, nics, radix, 1.0, None)
+        };
+        let small = wired(32, 8, 128).expect("possible");
+        assert_eq!((small.tiers, small.leaf, small.spine), (2, 4, 2));
+        assert_eq!(small.with_spines(64).expect("even").spine, 64);
+        for uneven in [0, 1, 3, 128] {
+            let refused = small.with_spines(uneven).expect_err("uneven");
+            assert_eq!(refused.code(), "plan-impossible");
+        }
+        assert!(switches(8).with_spines(1).is_err());
+        // Nine servers of three NICs: eight ports down hold two.
+        let odd = wired(9, 3, 16).expect("possible");
+        assert_eq!((odd.tiers, odd.leaf), (2, 5));
+        let refused = wired(9, 16, 16).expect_err("no leaf holds a server");
+        assert_eq!(refused.hint().as_deref(), Some("switches of 32 ports do"));
     }
 
     #[test]

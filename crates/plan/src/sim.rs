@@ -1,5 +1,5 @@
 //! A simulation of the flows of a fabric: hierarchical all-reduce, all-to-all and checkpoints on one
-//! fat tree with rails, with failed links, failed and slowed NICs, adaptive or static routing.
+//! fat tree, with or without rails, with failed links, failed and slowed NICs, adaptive or static routing.
 //!
 //! Flows are fluid: each gets its max-min fair share of the links on its way, and the shares change
 //! when a job ends. The flows of one ring advance together, since each waits for its neighbour, so a
@@ -13,6 +13,7 @@ use crate::calibrated::constants::RING_SHARE;
 use crate::calibrated::{Algorithm, Collective, Group};
 use crate::cluster::Cluster;
 use crate::error::PlanError;
+use crate::fabric::Wiring;
 use crate::quantity::{
     CHECKPOINT_BYTES, CHECKPOINT_RATE, EXCHANGED_BYTES, FAILED_LINKS, REDUCED_BYTES,
     STRAGGLER_RATE, STRAGGLERS,
@@ -79,6 +80,10 @@ pub struct Simulation {
     pub checkpoint: Option<CheckpointTraffic>,
     /// How switches choose links.
     pub routing: Routing,
+    /// Which NICs share a leaf.
+    pub wiring: Wiring,
+    /// Spine switches of two tiers; `None` takes as few as do.
+    pub spines: Option<u32>,
     /// Who is whose neighbour.
     pub placement: Placement,
     /// Share of the links between leaf and spine that failed.
@@ -102,6 +107,8 @@ pub struct JobOutcome {
     pub flows: u64,
     /// When the last of it ended, in seconds.
     pub seconds: f64,
+    /// When its parts ended in the mean: each ring, each rail's exchange, each server's file.
+    pub mean_seconds: f64,
     /// How long it would take alone.
     pub alone_seconds: f64,
     /// The kind of link that held it up while all jobs ran.
@@ -158,6 +165,8 @@ impl Simulation {
             all_to_all: None,
             checkpoint: None,
             routing: Routing::Adaptive,
+            wiring: Wiring::Rails,
+            spines: None,
             placement: Placement::Packed,
             failed_links: 0.0,
             failed_nics: 0,

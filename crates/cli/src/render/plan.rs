@@ -242,10 +242,11 @@ impl Sheet {
         text
     }
 
-    /// As comma-separated values: one block a table, its title in the first column. A number is
-    /// written in full, in its base unit, with the unit in a column of its own.
+    /// As comma-separated values: one block a table, its title in the first column, and every line as
+    /// wide as the widest, as programs that read such files want. A number is written in full, in its
+    /// base unit, with the unit in a column of its own.
     pub fn csv(&self) -> String {
-        let mut text = String::new();
+        let mut lines = Vec::new();
         for table in &self.tables {
             let mut titles = vec!["table".to_owned()];
             for column in &table.columns {
@@ -254,7 +255,7 @@ impl Sheet {
                     titles.push(format!("{} unit", column.title()).trim_start().to_owned());
                 }
             }
-            csv_row(&mut text, &titles);
+            lines.push(titles);
             for row in &table.rows {
                 let mut cells = vec![table.title.clone()];
                 for (column, cell) in table.columns.iter().zip(row) {
@@ -268,8 +269,14 @@ impl Sheet {
                         _ => cells.push(cell.text.clone()),
                     }
                 }
-                csv_row(&mut text, &cells);
+                lines.push(cells);
             }
+        }
+        let widest = lines.iter().map(Vec::len).max().unwrap_or(0);
+        let mut text = String::new();
+        for mut line in lines {
+            line.resize(widest, String::new());
+            csv_row(&mut text, &line);
         }
         text
     }
@@ -382,6 +389,19 @@ mod tests {
     fn a_cell_is_never_a_spreadsheet_s_formula() {
         let csv = "table,what,GB/s,GB/s unit\nA table,a|b,1000000000,B/s\nA table,\"'=1+1\",,\n";
         assert_eq!(sheet().csv(), csv);
+    }
+
+    #[test]
+    fn every_line_of_a_file_with_several_tables_is_as_wide() {
+        let mut two = sheet();
+        let mut narrow = SheetTable::new("B", [Column::Text("who")]);
+        narrow.row(cells!["one"]);
+        two.tables.push(narrow);
+        let csv = two.csv();
+        assert_eq!(
+            csv.lines().skip(3).collect::<Vec<_>>(),
+            ["table,who,,", "B,one,,"]
+        );
     }
 
     #[test]

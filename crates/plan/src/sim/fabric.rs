@@ -1,10 +1,13 @@
-//! The links of a fat tree with rails, numbered one after the other.
+//! The links of a fat tree, numbered one after the other.
+//!
+//! Port `p` of every leaf goes to the same spine, and port `j` of that spine to the same core switch,
+//! as in every pod: what a flow's way up chooses decides its way down.
 
 use super::random::{Random, hash};
 use super::{LinkUse, Routing, Simulation};
 use crate::calibrated::constants::RING_SHARE;
 use crate::error::PlanError;
-use crate::fabric::Switches;
+use crate::fabric::{Switches, Wiring};
 
 /// A link, one direction.
 pub(super) type LinkId = u32;
@@ -58,6 +61,7 @@ pub(super) struct Fabric {
     pub(super) servers: u32,
     pub(super) rails: u32,
     routing: Routing,
+    wiring: Wiring,
     switches: Switches,
     seed: u64,
     /// First number of each tier, and one past the last.
@@ -73,13 +77,18 @@ impl Fabric {
     pub(super) fn build(simulation: &Simulation) -> Result<Self, PlanError> {
         let cluster = &simulation.cluster;
         let (servers, rails) = (cluster.domains(), cluster.domain_nics());
-        let switches = Switches::of(
+        let switches = Switches::wired(
+            simulation.wiring,
             servers,
             rails,
             simulation.radix,
             cluster.oversubscription,
             None,
         )?;
+        let switches = match simulation.spines {
+            Some(spines) => switches.with_spines(spines)?,
+            None => switches,
+        };
         let nics = servers as usize * rails as usize;
         let (leaves, pods) = (switches.leaf as usize, pods(&switches) as usize);
         let up = switches.up as usize;
@@ -102,6 +111,7 @@ impl Fabric {
             servers,
             rails,
             routing: simulation.routing,
+            wiring: simulation.wiring,
             switches,
             seed: simulation.seed,
             starts,
@@ -218,20 +228,26 @@ impl Fabric {
         }
     }
 
-    /// Servers of a leaf's scalable unit.
+    /// Servers that have a NIC on the same leaf.
     pub(super) fn unit(&self) -> u32 {
-        self.switches.down
+        match self.switches.tiers {
+            1 => self.servers,
+            _ => self.wiring.unit(self.switches.down, self.rails),
+        }
+        .max(1)
     }
 
-    /// Leaves of one rail.
+    /// Leaves that the NICs of one rail are on.
     pub(super) fn units(&self) -> u32 {
-        self.servers.div_ceil(self.switches.down.max(1))
+        self.servers.div_ceil(self.unit())
     }
 
     fn leaf(&self, nic: Nic) -> u32 {
-        match self.switches.tiers {
-            1 => 0,
-            _ => nic.server / self.switches.down * self.rails + nic.rail,
+        let unit = nic.server / self.unit();
+        match (self.switches.tiers, self.wiring) {
+            (1, _) => 0,
+            (_, Wiring::Rails) => unit * self.rails + nic.rail,
+            (_, Wiring::Servers) => unit,
         }
     }
 
@@ -254,18 +270,29 @@ impl Fabric {
         self.link(Tier::NicIn, self.nic_index(nic))
     }
 
-    /// The links of a flow from one working NIC to another; `flow` is what is hashed.
-    pub(super) fn path(&self, from: Nic, to: Nic, flow: u64, path: &mut Vec<LinkId>) {
+    /// The links of a flow from one working NIC to another; `flow` is what is hashed. `None` where
+    /// failed links leave no way.
+    pub(super) fn path(&self, from: Nic, to: Nic, flow: u64, path: &mut Vec<LinkId>) -> Option<()> {
         path.push(self.out(from));
-        self.between(from, to, flow, path);
+        self.between(from, to, flow, path)?;
         path.push(self.into(to));
+        Some(())
     }
 
     /// The links between the leaves of two NICs.
-    pub(super) fn between(&self, from: Nic, to: Nic, flow: u64, path: &mut Vec<LinkId>) {
+    pub(super) fn between(
+        &self,
+        from: Nic,
+        to: Nic,
+        flow: u64,
+        path: &mut Vec<LinkId>,
+    ) -> Option<()> {
         let (a, b) = (self.leaf(from), self.leaf(to));
         if a == b {
-            return;
+            return Some(());
+        }
+        if self.working_ports(a).is_empty() || self.working_ports(b).is_empty() {
+            return None;
         }
         let far = self.pod(a) != self.pod(b);
         match self.routing {
@@ -278,56 +305,93 @@ impl Fabric {
                 path.push(self.link(Tier::LeafDown, b as usize));
             }
             Routing::Static => {
-                path.push(self.hashed(Tier::LeafUp, a, flow, 1));
+                let up = self.chosen(a, flow, 1, |port| self.reaches(port, b))?;
+                path.push(self.at_leaf(Tier::LeafUp, a, up));
                 if far {
-                    path.push(self.hashed_core(Tier::PodUp, self.pod(a), flow, 2));
-                    path.push(self.hashed_core(Tier::PodDown, self.pod(b), flow, 3));
+                    let core = self.core(flow);
+                    path.push(self.at_pod(Tier::PodUp, self.pod(a), up, core));
+                    path.push(self.at_pod(Tier::PodDown, self.pod(b), up, core));
                 }
-                path.push(self.hashed(Tier::LeafDown, b, flow, 4));
+                let spine = self.spine(up);
+                let down = self.chosen(b, flow, 3, |port| self.spine(port) == spine)?;
+                path.push(self.at_leaf(Tier::LeafDown, b, down));
             }
         }
+        Some(())
     }
 
-    /// From a NIC to storage, which hangs off the top of the fabric.
-    pub(super) fn to_storage(&self, from: Nic, flow: u64, path: &mut Vec<LinkId>) {
+    /// From a NIC to storage, which hangs off the top of the fabric. `None` where failed links leave
+    /// no way.
+    pub(super) fn to_storage(&self, from: Nic, flow: u64, path: &mut Vec<LinkId>) -> Option<()> {
         path.push(self.out(from));
         let leaf = self.leaf(from);
         if self.switches.tiers > 1 {
+            let up = self.chosen(leaf, flow, 5, |_| true)?;
+            let (core, pod) = (self.core(flow), self.pod(leaf));
             match self.routing {
                 Routing::Adaptive => path.push(self.link(Tier::LeafUp, leaf as usize)),
-                Routing::Static => path.push(self.hashed(Tier::LeafUp, leaf, flow, 5)),
+                Routing::Static => path.push(self.at_leaf(Tier::LeafUp, leaf, up)),
             }
-        }
-        if self.switches.tiers == 3 {
-            let pod = self.pod(leaf);
-            match self.routing {
-                Routing::Adaptive => path.push(self.link(Tier::PodUp, pod as usize)),
-                Routing::Static => path.push(self.hashed_core(Tier::PodUp, pod, flow, 6)),
+            match (self.switches.tiers, self.routing) {
+                (3, Routing::Adaptive) => path.push(self.link(Tier::PodUp, pod as usize)),
+                (3, Routing::Static) => path.push(self.at_pod(Tier::PodUp, pod, up, core)),
+                _ => {}
             }
         }
         path.push(self.link(Tier::Storage, 0));
+        Some(())
     }
 
-    /// One of a leaf's working links, by the flow's hash. A leaf without any keeps a dead one, which
-    /// carries nothing.
-    fn hashed(&self, tier: Tier, leaf: u32, flow: u64, salt: u64) -> LinkId {
-        let up = self.switches.up as usize;
-        let working = self.alive.get(leaf as usize).map_or(&[][..], Vec::as_slice);
-        let chosen = hash(flow ^ hash(self.seed ^ salt)) % working.len().max(1) as u64;
-        let port = working.get(chosen as usize).copied().unwrap_or(0);
-        self.link(tier, leaf as usize * up + port as usize)
+    fn working_ports(&self, leaf: u32) -> &[u32] {
+        self.alive.get(leaf as usize).map_or(&[], Vec::as_slice)
     }
 
-    fn hashed_core(&self, tier: Tier, pod: u32, flow: u64, salt: u64) -> LinkId {
-        let ports = u64::from(self.switches.up) * u64::from(self.switches.radix / 2);
-        let chosen = hash(flow ^ hash(self.seed ^ salt)) % ports.max(1);
-        self.link(tier, (u64::from(pod) * ports + chosen) as usize)
+    /// Which spine a leaf's port up goes to, within the pod.
+    fn spine(&self, port: u32) -> u32 {
+        match self.switches.tiers {
+            2 => port % self.switches.spine.max(1),
+            _ => port,
+        }
     }
 
-    /// Whether a leaf has lost all its links up.
-    pub(super) fn is_cut_off(&self, nic: Nic) -> bool {
-        let links = self.alive.get(self.leaf(nic) as usize);
-        self.switches.tiers > 1 && links.is_some_and(Vec::is_empty)
+    /// Whether the spine behind this port, or its like in the other pod, has a working link to a leaf.
+    fn reaches(&self, port: u32, leaf: u32) -> bool {
+        let working = self.working_ports(leaf);
+        working.len() == self.switches.up as usize
+            || working
+                .iter()
+                .any(|other| self.spine(*other) == self.spine(port))
+    }
+
+    /// One of a leaf's working ports up of this kind, by the flow's hash.
+    fn chosen(&self, leaf: u32, flow: u64, salt: u64, kind: impl Fn(u32) -> bool) -> Option<u32> {
+        let working = self.working_ports(leaf).iter().copied();
+        let ports = || working.clone().filter(|port| kind(*port));
+        let count = ports().count() as u64;
+        let hashed = hash(flow ^ hash(self.seed ^ salt));
+        ports().nth(hashed.checked_rem(count)? as usize)
+    }
+
+    /// Which of a spine's links up a flow takes.
+    fn core(&self, flow: u64) -> u32 {
+        let half = u64::from(self.switches.radix / 2);
+        (hash(flow ^ hash(self.seed ^ 2)) % half.max(1)) as u32
+    }
+
+    fn at_leaf(&self, tier: Tier, leaf: u32, port: u32) -> LinkId {
+        self.link(
+            tier,
+            leaf as usize * self.switches.up as usize + port as usize,
+        )
+    }
+
+    fn at_pod(&self, tier: Tier, pod: u32, spine: u32, core: u32) -> LinkId {
+        let half = self.switches.radix as usize / 2;
+        let ports = self.switches.up as usize * half;
+        self.link(
+            tier,
+            pod as usize * ports + spine as usize * half + core as usize,
+        )
     }
 
     /// How busy each tier is under these loads.

@@ -13,12 +13,11 @@ pub(super) const RING: &str = "all-reduce";
 pub(super) const ALL_TO_ALL: &str = "all-to-all";
 pub(super) const CHECKPOINT: &str = "checkpoint";
 
-fn cut_off(nic: Nic) -> PlanError {
+fn cut_off(from: Nic, to: Option<Nic>) -> PlanError {
+    let of = |nic: Nic| format!("server {}, rail {}", nic.server, nic.rail);
+    let to = to.map_or("the storage".to_owned(), of);
     PlanError::Impossible {
-        what: format!(
-            "all links up of the leaf of server {}, rail {}, have failed",
-            nic.server, nic.rail
-        ),
+        what: format!("failed links leave no way from {} to {to}", of(from)),
         hint: "let fewer links fail, or try another seed".into(),
     }
 }
@@ -46,14 +45,8 @@ pub(super) fn rings(simulation: &Simulation, fabric: &Fabric) -> Result<Vec<Job>
             let (from, to) = (nic(from), nic(to));
             path.clear();
             let flow = hash((u64::from(from.server) << 32) | u64::from(rail));
-            fabric.path(from, to, flow, &mut path);
-            if path.len() > 2 {
-                for nic in [from, to] {
-                    if fabric.is_cut_off(nic) {
-                        return Err(cut_off(nic));
-                    }
-                }
-            }
+            let way = fabric.path(from, to, flow, &mut path);
+            way.ok_or_else(|| cut_off(from, Some(to)))?;
             loads.add(&path, 1.0);
         }
         jobs.push(Job {
@@ -107,13 +100,11 @@ pub(super) fn all_to_all(simulation: &Simulation, fabric: &Fabric) -> Result<Vec
                     server: other * unit,
                     rail,
                 });
-                if fabric.is_cut_off(from) {
-                    return Err(cut_off(from));
-                }
                 path.clear();
                 let flow =
                     hash((u64::from(server) << 32) | (u64::from(other) << 8) | u64::from(rail));
-                fabric.between(from, to, flow, &mut path);
+                let way = fabric.between(from, to, flow, &mut path);
+                way.ok_or_else(|| cut_off(from, Some(to)))?;
                 loads.add(&path, f64::from(members) / (n - 1.0));
             }
         }
@@ -136,11 +127,10 @@ pub(super) fn checkpoint(simulation: &Simulation, fabric: &Fabric) -> Result<Vec
     let job = |server: u32| {
         let rail = server % fabric.rails;
         let from = fabric.working(Nic { server, rail });
-        if fabric.is_cut_off(from) {
-            return Err(cut_off(from));
-        }
         let mut path = Vec::new();
-        fabric.to_storage(from, hash(u64::from(server) | (1 << 63)), &mut path);
+        let flow = hash(u64::from(server) | (1 << 63));
+        let way = fabric.to_storage(from, flow, &mut path);
+        way.ok_or_else(|| cut_off(from, None))?;
         Ok(Job {
             kind: CHECKPOINT,
             bytes,
@@ -184,11 +174,15 @@ pub(super) fn outcomes(jobs: &[Job], run: &Run, fabric: &Fabric) -> Vec<JobOutco
         let own: Vec<Job> = all().map(|(_, job)| job.clone()).collect();
         let alone = super::share::run(fabric.capacities(), &own, super::TOGETHER);
         let alone = alone.map_or(0.0, |run| run.ends.into_iter().fold(0.0, slowest));
+        let (parts, sum) = all().fold((0u32, 0.0), |(parts, sum), (index, _)| {
+            (parts + 1, sum + end(index))
+        });
         let held = run.held_by.get(last).copied().flatten();
         outcomes.push(JobOutcome {
             name: kind.to_owned(),
             flows: all().map(|(_, job)| job.flows).sum(),
             seconds: end(last),
+            mean_seconds: sum / f64::from(parts),
             alone_seconds: alone,
             bottleneck: held
                 .map_or("nothing", |link| fabric.tier_of(link).name())

@@ -86,6 +86,56 @@ fn hashed_flows_collide_where_adaptive_ones_do_not_and_rails_spare_them() {
 }
 
 #[test]
+fn given_whole_servers_on_a_leaf_rings_meet_in_the_links_up_that_rails_keep_apart() {
+    // Four leaves of eight servers: each ring leaves each of them once, by one of 64 links.
+    let mut simulation = dgx(32);
+    (simulation.radix, simulation.routing) = (128, Routing::Static);
+    let rails = run(&simulation);
+    simulation.wiring = Wiring::Servers;
+    let found = run(&simulation);
+    let up = found.links.iter().find(|tier| tier.name == "leaf to spine");
+    assert_eq!(up.expect("two tiers").links, 4 * 64);
+    let mean = |found: &Simulated| found.jobs[0].mean_seconds;
+    assert!(mean(&found) > mean(&rails), "{}", mean(&found));
+    assert!(mean(&found) <= found.jobs[0].seconds);
+    assert!((mean(&rails) / rails.jobs[0].seconds - 1.0).abs() < 1e-9);
+    // What two flows share is a whole link: the slowest ring takes twice, three or four times as long.
+    let slowed = found.network_seconds / rails.network_seconds;
+    assert!(
+        (slowed - slowed.round()).abs() < 0.01 && slowed > 1.5,
+        "{slowed}"
+    );
+    // Where packets spread by load nothing is lost.
+    simulation.routing = Routing::Adaptive;
+    assert!((run(&simulation).network_seconds / rails.network_seconds - 1.0).abs() < 1e-9);
+}
+
+#[test]
+fn the_way_up_decides_the_way_down_and_failed_links_are_gone_round() {
+    for servers in [64, 512] {
+        let mut simulation = dgx(servers);
+        simulation.routing = Routing::Static;
+        simulation.placement = Placement::Scattered;
+        let healthy = run(&simulation);
+        simulation.failed_links = 0.3;
+        let broken = run(&simulation);
+        assert!(
+            broken.network_seconds >= healthy.network_seconds,
+            "{servers}"
+        );
+        assert!(broken.network_seconds.is_finite());
+    }
+    // One link up a leaf: two leaves whose only spines differ do not reach each other.
+    let mut simulation = dgx(64);
+    (simulation.routing, simulation.placement) = (Routing::Static, Placement::Scattered);
+    simulation.failed_links = 0.97;
+    assert_eq!(
+        simulation.run().expect_err("cut off").code(),
+        "plan-impossible"
+    );
+}
+
+#[test]
 fn one_slow_server_slows_the_ring_to_its_rate() {
     let mut simulation = dgx(64);
     simulation.stragglers = 1.0 / 64.0;

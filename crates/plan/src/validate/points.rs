@@ -1,15 +1,20 @@
 //! The points, and how each is predicted.
 
 use super::{Group as Class, Row, Use};
-use crate::article::hours_between;
+use crate::article::{hours_between, ring_bytes};
 use crate::calibrated::{Algorithm, Collective, Group, StagedRange};
 use crate::catalog::Catalog;
 use crate::checkpoint::{failures, throughput_seconds};
-use crate::cluster::{Cluster, Overrides, ServerSpec};
+use crate::cluster::{Cluster, Overrides, ServerSpec, usable};
 use crate::error::PlanError;
-use crate::fabric::Switches;
+use crate::fabric::{Switches, Wiring};
+use crate::sim::{Routing, Simulation};
 use crate::step::{Path, Step, flops};
 use crate::workload::{ModelSpec, Workload};
+
+mod runs;
+
+use runs::{bus, runs};
 
 const MIB: f64 = 1_048_576.0;
 const GIB: f64 = 1_073_741_824.0;
@@ -40,252 +45,6 @@ impl Point {
             source: self.source,
         }
     }
-}
-
-/// A run of nccl-tests: bus bandwidth in 1e9 B/s.
-struct Run {
-    point: Point,
-    server: &'static str,
-    servers: u32,
-    bytes: f64,
-    collective: Collective,
-    only: Option<Algorithm>,
-}
-
-const fn bus(
-    id: &'static str,
-    setup: &'static str,
-    busbw: f64,
-    usage: Use,
-    class: Class,
-    source: &'static str,
-) -> Point {
-    Point {
-        id,
-        setup,
-        measured: busbw,
-        unit: "GB/s busbw",
-        usage,
-        class,
-        source,
-    }
-}
-
-fn runs() -> Vec<Run> {
-    use Class::{Large, Small};
-    use Use::{Calibrate, Check};
-    let run = |point, server, servers, bytes| Run {
-        point,
-        server,
-        servers,
-        bytes,
-        collective: Collective::AllReduce,
-        only: None,
-    };
-    let ring = |run: Run| Run {
-        only: Some(Algorithm::Ring),
-        ..run
-    };
-    vec![
-        run(
-            bus(
-                "h100-1n-16g",
-                "8 H100, all-reduce 16 GiB in the switches",
-                479.9,
-                Calibrate,
-                Large,
-                "dgxc",
-            ),
-            "dgx-h100",
-            1,
-            16.0 * GIB,
-        ),
-        run(
-            bus(
-                "h100-1n-1m",
-                "the same, 1 MiB",
-                67.04,
-                Calibrate,
-                Small,
-                "dgxc",
-            ),
-            "dgx-h100",
-            1,
-            MIB,
-        ),
-        ring(run(
-            bus(
-                "h200-1n-16g-ring",
-                "8 H200, 16 GiB by a ring",
-                367.2,
-                Calibrate,
-                Large,
-                "stas_net",
-            ),
-            "dgx-h200",
-            1,
-            16.0 * GIB,
-        )),
-        run(
-            bus(
-                "a100-1n-16g",
-                "8 A100 on NVSwitch, 16 GiB",
-                234.89,
-                Calibrate,
-                Large,
-                "stas_net",
-            ),
-            "dgx-a100",
-            1,
-            16.0 * GIB,
-        ),
-        run(
-            bus(
-                "b200-1n-16g",
-                "8 B200, 16 GiB in the switches",
-                845.67,
-                Calibrate,
-                Large,
-                "stas_net",
-            ),
-            "aws-p6-b200",
-            1,
-            16.0 * GIB,
-        ),
-        ring(run(
-            bus(
-                "b200-1n-8g-ring",
-                "8 B200, 8 GiB by a ring",
-                682.2,
-                Calibrate,
-                Large,
-                "stas_net",
-            ),
-            "aws-p6-b200",
-            1,
-            8.0 * GIB,
-        )),
-        run(
-            bus(
-                "mi300x-1n-4g",
-                "8 MI300X, 4 GiB",
-                312.9,
-                Calibrate,
-                Large,
-                "stas_net",
-            ),
-            "az-nd-mi300x-v5",
-            1,
-            4.0 * GIB,
-        ),
-        run(
-            bus(
-                "h200-1n-16g-nvls",
-                "8 H200, 16 GiB in the switches",
-                482.26,
-                Check,
-                Large,
-                "stas_net",
-            ),
-            "dgx-h200",
-            1,
-            16.0 * GIB,
-        ),
-        Run {
-            collective: Collective::ReduceScatter,
-            ..run(
-                bus(
-                    "h200-1n-reducescatter",
-                    "8 H200, reduce-scatter 16 GiB",
-                    362.9,
-                    Check,
-                    Large,
-                    "stas_net",
-                ),
-                "dgx-h200",
-                1,
-                16.0 * GIB,
-            )
-        },
-        run(
-            bus(
-                "gb300-1rack-16g",
-                "72 GB300 in one rack, 16 GiB",
-                937.0,
-                Check,
-                Large,
-                "az_ai",
-            ),
-            "gb300-nvl72",
-            1,
-            16.0 * GIB,
-        ),
-        run(
-            bus(
-                "h100ib-8n-8g",
-                "64 H100, 8 x NDR a server, 8 GiB",
-                386.56,
-                Check,
-                Large,
-                "coreweave",
-            ),
-            "az-nd-h100-v5",
-            8,
-            8.0 * GIB,
-        ),
-        run(
-            bus(
-                "p5en-16n-16g",
-                "128 H200 on EFA, 16 GiB",
-                369.86,
-                Check,
-                Large,
-                "aws_adt",
-            ),
-            "aws-p5en",
-            16,
-            16.0 * GIB,
-        ),
-        run(
-            bus(
-                "p6b200-4n-16m",
-                "32 B200 on EFA, 16 MiB",
-                64.43,
-                Check,
-                Small,
-                "stas_net",
-            ),
-            "aws-p6-b200",
-            4,
-            16.0 * MIB,
-        ),
-        run(
-            bus(
-                "p4de-2n-2g",
-                "16 A100, 4 x 100 Gb/s a server, 2 GiB: two servers, one edge",
-                78.33,
-                Check,
-                Large,
-                "aws_adt",
-            ),
-            "aws-p4de",
-            2,
-            2.0 * GIB,
-        ),
-        run(
-            bus(
-                "gb200-2rack-16g",
-                "144 GB200 in two racks, 16 GiB",
-                810.4,
-                Check,
-                Large,
-                "coreweave",
-            ),
-            "gb200-nvl72",
-            2,
-            16.0 * GIB,
-        ),
-    ]
 }
 
 /// All points with their predictions.
@@ -343,6 +102,34 @@ fn rates(catalog: &Catalog, rows: &mut Vec<Row>) -> Result<(), PlanError> {
     };
     rows.push(pair.row(50.0 * crate::calibrated::constants::PAIRWISE_SHARE));
 
+    let efa = cluster(catalog, "aws-p5en", 1)?.server.nic_rate.rate;
+    let plain = Point {
+        id: "efa200-ib-write",
+        setup: "ib_write_bw through one EFA adapter of 200 Gb/s",
+        measured: 193.72,
+        unit: "Gb/s",
+        usage: Use::Calibrate,
+        class: Class::Large,
+        source: "stas_net",
+    };
+    rows.push(plain.row(efa.0 * 8.0 * crate::calibrated::constants::RING_SHARE / 1e9));
+    let bus5 = usable(catalog.pcie.get("gen5")?, 1.0).rate.as_gb();
+    for (id, setup, measured) in [
+        ("pcie5-h2d", "H200 on PCIe 5 x16, host to device", 55.43),
+        ("pcie5-d2h", "the same, device to host", 55.06),
+    ] {
+        let copy = Point {
+            id,
+            setup,
+            measured,
+            unit: "GB/s",
+            usage: Use::Calibrate,
+            class: Class::Large,
+            source: "stas_net",
+        };
+        rows.push(copy.row(bus5));
+    }
+
     // One GH200 a server: the four ports serve one GPU, and NVLink reaches no other.
     let mut pair = Group::of(&cluster(catalog, "gcp-a4x", 18)?);
     (pair.domains, pair.per_domain) = (2, 1);
@@ -393,17 +180,51 @@ fn rates(catalog: &Catalog, rows: &mut Vec<Row>) -> Result<(), PlanError> {
     };
     rows.push(moved.row(bytes / exchange.seconds / 1e9));
 
-    let simulated = Point {
-        id: "rail-sim",
-        setup: "256 GPUs on rails, 512 MiB, simulated packets, per NIC",
-        measured: 45.65,
-        unit: "GB/s",
-        usage: Use::Check,
-        class: Class::Large,
-        source: "simai",
-    };
-    rows.push(simulated.row(50.0 * crate::calibrated::constants::RING_SHARE));
+    for (id, setup, measured, wiring) in [
+        (
+            "rail-sim",
+            "256 GPUs on rails, 512 MiB, simulated packets, per NIC",
+            45.65,
+            Wiring::Rails,
+        ),
+        (
+            "no-rail-sim",
+            "the same with whole servers on a leaf, flows hashed",
+            36.24,
+            Wiring::Servers,
+        ),
+    ] {
+        let point = Point {
+            id,
+            setup,
+            measured,
+            unit: "GB/s",
+            usage: Use::Check,
+            class: Class::Large,
+            source: "simai",
+        };
+        rows.push(point.row(ring_rate(catalog, wiring)?));
+    }
     Ok(())
+}
+
+/// Mean rate of a rail's ring over 32 servers, 64 ports down and 64 up a leaf, each to a spine of its
+/// own, in 1e9 B/s. Which flows
+/// meet is chance, so it is the mean of as many seeds as there are links.
+fn ring_rate(catalog: &Catalog, wiring: Wiring) -> Result<f64, PlanError> {
+    const SEEDS: u32 = 64;
+    let bytes = 512.0 * MIB;
+    let mut simulation = Simulation::of(cluster(catalog, "dgx-h100", 32)?, 128, bytes);
+    (simulation.routing, simulation.wiring) = (Routing::Static, wiring);
+    simulation.spines = (wiring == Wiring::Servers).then_some(64);
+    let mut seconds = 0.0;
+    for seed in 0..SEEDS {
+        simulation.seed = seed.into();
+        let found = simulation.run()?;
+        seconds += found.jobs.first().map_or(0.0, |job| job.mean_seconds);
+    }
+    let nics = f64::from(simulation.cluster.domain_nics());
+    Ok(ring_bytes(32.0, bytes / nics) * f64::from(SEEDS) / seconds / 1e9)
 }
 
 fn steps(catalog: &Catalog, rows: &mut Vec<Row>) -> Result<(), PlanError> {
@@ -509,37 +330,51 @@ fn arithmetic(catalog: &Catalog, rows: &mut Vec<Row>) -> Result<(), PlanError> {
     rows.push(
         point("llama3-interrupts", setup, between, "h", "llama3").row(rate.mtbf_hours(16_384)),
     );
-    for (id, setup, nodes, switches) in [
+    for (nodes, ids, setups, published) in [
         (
-            "superpod-1",
-            "leaf and spine switches of 31 servers",
             31,
-            8 + 4,
+            ["superpod-31-leaf", "superpod-31-spine"],
+            [
+                "leaf switches of 31 servers",
+                "spine switches of 31 servers",
+            ],
+            [8.0, 4.0],
         ),
         (
-            "superpod-2",
-            "leaf and spine switches of 63 servers",
             63,
-            16 + 8,
+            ["superpod-63-leaf", "superpod-63-spine"],
+            [
+                "leaf switches of 63 servers",
+                "spine switches of 63 servers",
+            ],
+            [16.0, 8.0],
         ),
         (
-            "superpod-3",
-            "leaf and spine switches of 95 servers",
             95,
-            24 + 16,
+            ["superpod-95-leaf", "superpod-95-spine"],
+            [
+                "leaf switches of 95 servers",
+                "spine switches of 95 servers",
+            ],
+            [24.0, 16.0],
         ),
         (
-            "superpod-4",
-            "leaf and spine switches of 127 servers",
             127,
-            32 + 16,
+            ["superpod-127-leaf", "superpod-127-spine"],
+            [
+                "leaf switches of 127 servers",
+                "spine switches of 127 servers",
+            ],
+            [32.0, 16.0],
         ),
     ] {
         let ours = Switches::of(nodes, 8, 64, 1.0, None)?;
-        let published = f64::from(switches);
-        rows.push(
-            point(id, setup, published, "switches", "nv_superpod").row(f64::from(ours.total())),
-        );
+        let counts = [ours.leaf, ours.spine];
+        for (((id, setup), published), ours) in
+            ids.into_iter().zip(setups).zip(published).zip(counts)
+        {
+            rows.push(point(id, setup, published, "switches", "nv_superpod").row(ours.into()));
+        }
     }
     Ok(())
 }

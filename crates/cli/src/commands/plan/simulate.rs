@@ -1,6 +1,7 @@
 //! The flows of a fabric, simulated.
 
 use clap::{Args, ValueEnum};
+use crowfly_plan::fabric::Wiring;
 use crowfly_plan::sim::{CheckpointTraffic, Placement, Routing, Simulation};
 use crowfly_route::topology::Topology;
 use crowfly_route::units::Bytes;
@@ -39,6 +40,12 @@ pub struct SimulateArgs {
     /// How switches choose among the links up
     #[arg(long, value_enum, value_name = "HOW", default_value_t)]
     routing: RoutingArg,
+    /// Which NICs share a leaf switch
+    #[arg(long, value_enum, value_name = "HOW", default_value_t)]
+    wiring: WiringArg,
+    /// Spine switches of a fabric of two tiers; without it, as few as do
+    #[arg(long, value_name = "N", allow_negative_numbers = true)]
+    spines: Option<u32>,
     /// Which servers are neighbours in a ring
     #[arg(long, value_enum, value_name = "HOW", default_value_t)]
     placement: PlacementArg,
@@ -91,6 +98,15 @@ enum RoutingArg {
 }
 
 #[derive(Clone, Copy, Debug, Default, ValueEnum)]
+enum WiringArg {
+    /// Those of one rail
+    #[default]
+    Rails,
+    /// All those of a server
+    Servers,
+}
+
+#[derive(Clone, Copy, Debug, Default, ValueEnum)]
 enum PlacementArg {
     /// Servers of one leaf follow each other
     #[default]
@@ -116,6 +132,11 @@ pub fn answer(args: &SimulateArgs, machine: Option<&Topology>) -> Result<Answere
             RoutingArg::Adaptive => Routing::Adaptive,
             RoutingArg::Static => Routing::Static,
         },
+        wiring: match args.wiring {
+            WiringArg::Rails => Wiring::Rails,
+            WiringArg::Servers => Wiring::Servers,
+        },
+        spines: args.spines,
         placement: match args.placement {
             PlacementArg::Packed => Placement::Packed,
             PlacementArg::Scattered => Placement::Scattered,

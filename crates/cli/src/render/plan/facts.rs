@@ -96,9 +96,7 @@ pub fn validation(answer: &Validation) -> Sheet {
         ),
         tables: vec![table],
         notes: vec![
-            "Points marked `calibrate` set constants; those marked `check` are predicted. Not predicted: \
-             the simulated fabric without rails (36.24 GB/s a NIC), which the simulator cannot build."
-                .into(),
+            "Points marked `calibrate` set constants; those marked `check` are predicted.".into(),
         ],
         ..Sheet::default()
     }
