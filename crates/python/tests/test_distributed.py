@@ -134,6 +134,16 @@ assert [part.tolist() for part in lists] == [[10 * r + me] * 2 for r in range(n)
 found = [torch.empty(6) for _ in range(n)] if me == 0 else None
 dist.gather(own, found, dst=0)
 assert me > 0 or all(torch.equal(part, torch.arange(6.0) + r) for r, part in enumerate(found))
+if hasattr(dist, "gather_single"):
+    for shape in [(6 * n,), (n, 6), (2, 3 * n)]:
+        found = torch.full(shape, -1.0) if me == 1 else None
+        dist.gather_single(own, found, dst=1)
+        assert me != 1 or torch.equal(found.view(-1), whole), shape
+    nothing = torch.empty(0) if me == 1 else None
+    dist.gather_single(torch.empty(0), nothing, dst=1)
+    late = torch.full((6 * n,), -1.0) if me == 0 else None
+    dist.gather_single(own, late, dst=0, async_op=True).wait()
+    assert me > 0 or torch.equal(late, whole)
 given = torch.empty(3)
 dist.scatter(given, [torch.full((3,), float(r)) for r in range(n)] if me == 0 else None, src=0)
 assert given.tolist() == [me] * 3

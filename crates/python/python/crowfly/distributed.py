@@ -445,7 +445,9 @@ class ProcessGroup(dist.ProcessGroup):  # type: ignore[misc]  # PyTorch is not l
         return self.allgather([list(of_input) for of_input in zip(*outputs)], inputs, opts)
 
     def gather_single(self, output: torch.Tensor, own: torch.Tensor, opts: Any) -> Work:
-        parts = list(output.chunk(self.size())) if self.rank() == opts.rootRank else []
+        # Only the number of elements is given: one may be as long as all, or have a row for each rank.
+        gathers = self.rank() == opts.rootRank
+        parts = list(output.view(-1).tensor_split(self.size())) if gathers else []
         return self.gather([parts] if parts else [], [own], opts)
 
     gather_into_tensor = gather_single
