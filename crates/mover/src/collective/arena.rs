@@ -28,6 +28,8 @@ pub(crate) const BLOCK: usize = 256 << 10;
 /// Blocks under way: so far can a rank run ahead of the slowest, which saves switches where ranks
 /// share cores.
 pub(crate) const BLOCKS: usize = 4;
+/// The same where each has a core, and there is no more than this core's cache has room for.
+pub(crate) const BLOCKS_APART: usize = 2;
 /// The most bytes of a post.
 pub(crate) const POST: usize = 32 << 10;
 /// Posts that are used in turn.

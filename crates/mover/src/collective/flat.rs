@@ -82,7 +82,7 @@ impl Flat {
         for (rank, board) in self.boards.iter().enumerate() {
             let Some(word) = board.word(at) else { continue };
             while word.load(Ordering::Acquire) < self.stage {
-                patience.pause(Some(rank), Rest::Spin)?;
+                patience.pause(Some(rank), Rest::Memory)?;
             }
             patience.reset();
         }

@@ -13,6 +13,10 @@ use crate::fabric::{Backing, Fabric};
 
 /// Turns of the tight loop: about what two cores take to exchange a line several times.
 const SPINS: u32 = 300;
+/// The same where only memory is waited for: about a millisecond. Who gives way to another program gets
+/// the core back a slice of the scheduler's later, which is several of them, and the ranks that wait for
+/// this one wait for that.
+const MEMORY_SPINS: u32 = 20_000;
 /// Turns of it at first that do not even pause, which some processors do for longer than a line takes
 /// to come.
 const EAGER: u32 = 50;
@@ -38,6 +42,9 @@ const MOST_GRACE: Duration = Duration::from_secs(2);
 pub(crate) enum Rest<'a> {
     /// For another rank, which may be quick.
     Spin,
+    /// For another rank by memory that both have mapped: no thread of this process has anything to do
+    /// meanwhile.
+    Memory,
     /// For the network, which needs the cores: asleep until something arrives.
     UntilArrival,
     /// The same, but something that does not arrive may also help: room to send.
@@ -139,8 +146,12 @@ impl<'a> Patience<'a> {
         rest: Rest<'_>,
     ) -> Result<(), CollectiveError> {
         self.turns += 1;
-        let quick = matches!(rest, Rest::Spin | Rest::Sockets(_));
-        if self.turns < SPINS && self.roomy && quick {
+        let spins = match rest {
+            Rest::Memory if self.roomy => MEMORY_SPINS,
+            Rest::Spin | Rest::Sockets(_) if self.roomy => SPINS,
+            _ => 0,
+        };
+        if self.turns < spins {
             if self.turns > EAGER {
                 std::hint::spin_loop();
             }
@@ -181,7 +192,7 @@ impl<'a> Patience<'a> {
             Rest::UntilArrival => self.fabric.await_arrival(self.seen, LONGEST_NAP),
             Rest::Briefly => self.fabric.await_arrival(self.seen, NAP),
             Rest::Sockets(sleep) if self.roomy || self.turns >= SOCKET_YIELDS => sleep(LONGEST_NAP),
-            _ if self.turns < YIELDS => std::thread::yield_now(),
+            _ if self.turns < spins + YIELDS => std::thread::yield_now(),
             _ => {
                 std::thread::sleep(self.nap);
                 self.nap = (self.nap * 2).min(LONGEST_BLIND);

@@ -53,7 +53,7 @@ impl Flat {
                 patience.reset();
                 return Ok(found);
             }
-            patience.pause(Some(rank), Rest::Spin)?;
+            patience.pause(Some(rank), Rest::Memory)?;
         }
     }
 }

@@ -16,7 +16,7 @@ use std::sync::atomic::Ordering;
 
 use super::rule::{First, Rule};
 use super::{Flat, others};
-use crate::collective::arena::{BLOCK, BLOCKS, Step};
+use crate::collective::arena::{BLOCK, BLOCKS, BLOCKS_APART, Step};
 use crate::collective::error::CollectiveError;
 use crate::collective::patience::{Patience, Rest};
 use crate::collective::schedule::share;
@@ -40,6 +40,8 @@ struct Blocks<'a> {
     before: u64,
     /// How far this rank is with each step.
     done: [u64; 3],
+    /// How many may be under way.
+    most: u64,
 }
 
 impl Blocks<'_> {
@@ -68,6 +70,7 @@ impl Flat {
             rule,
             before: self.streamed,
             done: [0; 3],
+            most: if patience.roomy { BLOCKS_APART } else { BLOCKS } as u64,
         };
         let mut compared = false;
         while blocks.done(Step::Taken) < count {
@@ -75,7 +78,7 @@ impl Flat {
                 break;
             };
             if let Some(rank) = awaited {
-                patience.pause(Some(rank), Rest::Spin)?;
+                patience.pause(Some(rank), Rest::Memory)?;
                 continue;
             }
             patience.reset();
@@ -112,7 +115,7 @@ impl Flat {
                 }
             }
         }
-        if put < count && put - taken < BLOCKS as u64 {
+        if put < count && put - taken < blocks.most {
             return Some((Step::Put, None));
         }
         awaited
