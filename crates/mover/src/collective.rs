@@ -35,7 +35,7 @@ mod shared;
 mod verdict;
 
 pub use call::Call;
-pub use choose::{Algorithm, Costs, LinkCost, UnknownAlgorithm};
+pub use choose::{Algorithm, Basis, Costs, LinkCost, UnknownAlgorithm};
 pub use courier::{Courier, PARCEL_SCHEMA, ParcelReceipt};
 pub use device::{DeviceGroup, Evidence, NcclAccount, NcclLink, Queued};
 pub use element::{Element, UnknownElement};

@@ -6,7 +6,8 @@ use std::str::FromStr;
 use std::sync::Arc;
 
 use crowfly_route::collective::{Collective, Shape};
-use crowfly_route::units::significant;
+use crowfly_route::receipt::Path;
+use crowfly_route::units::{BytesPerSecond, significant};
 use serde::Serialize;
 
 use super::flat::ALONE;
@@ -36,7 +37,8 @@ pub enum Algorithm {
     Hierarchical,
     /// Messages to ranks at doubling distances.
     Dissemination,
-    /// Straight in the buffers of all ranks, which are memory of the group; on one host.
+    /// Straight in the buffers of all ranks, which are memory of the group; on one host. Few numbers are
+    /// told to everyone instead, in one wait.
     InPlace,
     /// As NCCL chooses; of GPUs' memory.
     Nccl,
@@ -135,6 +137,63 @@ pub struct LinkCost {
     pub latency: f64,
     /// Bytes per second.
     pub rate: f64,
+    /// Where the rate is from.
+    pub basis: Basis,
+}
+
+/// Where a rate is from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Basis {
+    /// Of the slowest rank's links, as its NICs and its machine's topology say.
+    LinkRate,
+    /// Nobody said.
+    Assumed,
+    /// The caller did.
+    Given,
+}
+
+impl Basis {
+    /// In words, after a rate.
+    const fn as_str(self) -> &'static str {
+        match self {
+            Self::LinkRate => "link rate",
+            Self::Assumed => "assumed",
+            Self::Given => "given",
+        }
+    }
+}
+
+/// A step by RDMA, in seconds. Assumed, near what cards of two servers behind one switch reach.
+const RDMA_LATENCY: f64 = 3e-6;
+
+impl LinkCost {
+    /// Of the rails between two hosts, by their path and what its links carry together, where that is
+    /// known.
+    pub(super) fn of(path: Path, line_rate: Option<f64>) -> Self {
+        let assumed = Costs::default().network;
+        let latency = match path {
+            Path::Verbs => RDMA_LATENCY,
+            _ => assumed.latency,
+        };
+        match line_rate {
+            // Cores set a limit to sockets before fast links do.
+            Some(rate) if path == Path::Verbs || rate < assumed.rate => Self {
+                latency,
+                rate,
+                basis: Basis::LinkRate,
+            },
+            _ => Self { latency, ..assumed },
+        }
+    }
+
+    /// What holds for both.
+    pub(super) fn worse(self, other: Self) -> Self {
+        let slower = if other.rate < self.rate { other } else { self };
+        Self {
+            latency: self.latency.max(other.latency),
+            ..slower
+        }
+    }
 }
 
 /// What the choice goes by. It must be the same at all ranks.
@@ -153,10 +212,12 @@ impl Default for Costs {
             shared: LinkCost {
                 latency: 1e-6,
                 rate: 5e9,
+                basis: Basis::Assumed,
             },
             network: LinkCost {
                 latency: 30e-6,
                 rate: 1.2e9,
+                basis: Basis::Assumed,
             },
         }
     }
@@ -246,10 +307,17 @@ pub(crate) fn choose(
         .collect();
     timed.sort_by(|a, b| a.0.total_cmp(&b.0));
     let (least, algorithm) = *timed.first()?;
+    let link = match hosts.len() {
+        0 | 1 => String::new(),
+        _ => {
+            let (rate, basis) = (BytesPerSecond(costs.network.rate), costs.network.basis);
+            format!("; {rate} between hosts ({})", basis.as_str())
+        }
+    };
     let because = match timed.get(1) {
         None => "the only way".into(),
         Some((next, other)) => format!(
-            "{} µs by the model, {other} {} µs",
+            "{} µs by the model, {other} {} µs{link}",
             significant(least * 1e6),
             significant(next * 1e6)
         )
@@ -371,6 +439,50 @@ mod tests {
             chosen(Collective::Broadcast, 256 << 20, &apart),
             Algorithm::Chain
         );
+    }
+
+    #[test]
+    fn what_links_carry_decides_between_hosts_and_the_reason_says_where_it_is_from() {
+        let hosts = Hosts::of(&[0, 1, 2, 3]);
+        let by = |network: LinkCost| {
+            let costs = Costs {
+                network,
+                ..Costs::default()
+            };
+            let choice = choose(Collective::AllReduce, 96 << 10, &hosts, 4, &costs, None);
+            choice.expect("there is a way")
+        };
+        let sockets = by(LinkCost::of(Path::Tcp, Some(50e9)));
+        assert_eq!(sockets.algorithm, Algorithm::Halving);
+        assert!(
+            sockets
+                .because
+                .ends_with("; 1.20 GB/s between hosts (assumed)"),
+            "{}",
+            sockets.because
+        );
+        let rdma = by(LinkCost::of(Path::Verbs, Some(50e9)));
+        assert_eq!(rdma.algorithm, Algorithm::Doubling, "a step is what counts");
+        assert!(
+            rdma.because
+                .ends_with("; 50.0 GB/s between hosts (link rate)"),
+            "{}",
+            rdma.because
+        );
+    }
+
+    #[test]
+    fn a_group_goes_by_its_worst_link_whoever_has_it() {
+        let (fast, slow) = (
+            LinkCost::of(Path::Verbs, Some(50e9)),
+            LinkCost::of(Path::Tcp, Some(125e6)),
+        );
+        assert_eq!(slow.basis, Basis::LinkRate);
+        for worst in [fast.worse(slow), slow.worse(fast)] {
+            assert_eq!(worst, slow);
+        }
+        let unknown = LinkCost::of(Path::Verbs, None);
+        assert_eq!((unknown.rate, unknown.basis), (1.2e9, Basis::Assumed));
     }
 
     #[test]

@@ -32,8 +32,9 @@ pub struct GroupSettings {
     pub host: Option<String>,
     /// How the bytes between hosts may go.
     pub policy: Policy,
-    /// What the choice of algorithms goes by; the same at all ranks.
-    pub costs: Costs,
+    /// What the choice of algorithms goes by, the same at all ranks; what the links between hosts carry
+    /// when `None`.
+    pub costs: Option<Costs>,
 }
 
 impl Default for GroupSettings {
@@ -42,7 +43,7 @@ impl Default for GroupSettings {
             time: Duration::from_secs(60),
             host: None,
             policy: Policy::Prefer,
-            costs: Costs::default(),
+            costs: None,
         }
     }
 }
@@ -96,6 +97,8 @@ impl CallOptions {
 pub struct Group {
     mesh: Arc<Mesh>,
     settings: GroupSettings,
+    /// What the choice of algorithms goes by.
+    costs: Costs,
     council: Arc<Council>,
     id: u64,
     /// The mesh's numbers of the ranks.

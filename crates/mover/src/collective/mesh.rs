@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use crowfly_route::receipt::Path;
 
+use super::choose::{Basis, LinkCost};
 use super::council::Councils;
 use super::courier::PostOffice;
 use super::error::CollectiveError;
@@ -19,7 +20,7 @@ use crate::fabric::{
 };
 
 /// What ranks greet each other with.
-const HELLO: &[u8] = b"crowfly collective 2";
+const HELLO: &[u8] = b"crowfly collective 3";
 const CARD: u8 = 1;
 const REPORT: u8 = 2;
 pub(crate) const OFFER: u8 = 3;
@@ -44,6 +45,8 @@ pub(crate) struct Card {
     pub machine: String,
     /// The processors that this rank may run on, a bit for each; empty where the system does not say.
     pub processors: Vec<u8>,
+    /// What a step and a byte cost by the network, as far as this rank knows.
+    pub network: LinkCost,
     /// What each rank that may open a stream to this one opens it with.
     pub tokens: Vec<(usize, Token)>,
 }
@@ -181,6 +184,9 @@ impl Mesh {
             .bytes(&arena)
             .bytes(card.machine.as_bytes())
             .bytes(&card.processors)
+            .u64(card.network.latency.to_bits())
+            .u64(card.network.rate.to_bits())
+            .u8(u8::from(card.network.basis == Basis::LinkRate))
             .u16(u16::try_from(card.tokens.len()).unwrap_or(u16::MAX));
         for (rank, token) in &card.tokens {
             out.u32(u32::try_from(*rank).unwrap_or(u32::MAX)).raw(token);
@@ -234,6 +240,18 @@ impl Mesh {
         let arena = RegionDescriptor::from_bytes(fields.bytes(usize::from(u16::MAX))?).ok()?;
         let machine = fields.text(MAX_LABEL)?.to_owned();
         let processors = fields.bytes(MAX_PROCESSORS / 8)?.to_vec();
+        let mut number = || {
+            let number = f64::from_bits(fields.u64()?);
+            (number.is_finite() && number > 0.0).then_some(number)
+        };
+        let network = LinkCost {
+            latency: number()?,
+            rate: number()?,
+            basis: match fields.u8()? {
+                0 => Basis::Assumed,
+                _ => Basis::LinkRate,
+            },
+        };
         let count = usize::from(fields.u16()?);
         let mut tokens = Vec::new();
         for _ in 0..count.min(MAX_RANKS) {
@@ -245,6 +263,7 @@ impl Mesh {
             imm,
             machine,
             processors,
+            network,
             tokens,
         };
         let mut cards = self.cards();

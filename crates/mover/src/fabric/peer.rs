@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 
 use crowfly_route::obstacle::Obstacle;
 use crowfly_route::policy::Policy;
+use crowfly_route::receipt::Path;
 
 use super::descriptor::{RegionDescriptor, RemoteSlice};
 use super::error::FabricError;
@@ -78,6 +79,12 @@ impl Peer {
     /// The running totals of each rail to it.
     pub fn rails(&self) -> Vec<RailReport> {
         self.session.scheduler.report()
+    }
+
+    /// The straightest path to it that a policy leaves, and what its links carry, in bytes per second, where
+    /// that is known.
+    pub(crate) fn line(&self, policy: Policy) -> Option<(Path, Option<f64>)> {
+        self.session.scheduler.line(policy)
     }
 
     /// Why each rail that could not be set up is missing.

@@ -31,6 +31,16 @@ pub(crate) struct Rail {
     pub link: Arc<dyn Link>,
 }
 
+/// What a rail of unknown rate counts as, where that of no other is known.
+pub(crate) const ANY_WEIGHT: f64 = 1.0;
+
+impl Rail {
+    /// What its link can carry, in bytes per second, where that is known.
+    pub(crate) fn line_rate(&self) -> Option<f64> {
+        (self.weight > ANY_WEIGHT).then_some(self.weight)
+    }
+}
+
 /// Bytes that a NIC has in flight to all peers together.
 #[derive(Debug, Default)]
 pub(crate) struct NicLoad(AtomicU64);

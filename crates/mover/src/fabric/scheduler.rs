@@ -12,6 +12,7 @@ use std::time::Duration;
 
 use crowfly_route::hop::Class;
 use crowfly_route::policy::Policy;
+use crowfly_route::receipt::Path;
 
 use super::account;
 use super::error::FabricError;
@@ -245,6 +246,19 @@ impl Scheduler {
             }
         }
         reports.into_values().collect()
+    }
+
+    /// The straightest path that a policy leaves, and what the links of its rails carry together, in bytes
+    /// per second, where that is known of all of them.
+    pub(crate) fn line(&self, policy: Policy) -> Option<(Path, Option<f64>)> {
+        let state = self.state();
+        let up = |known: &&RailState| known.down.is_none() && allows(policy, known.class);
+        let rails = || state.rails.values().filter(up);
+        let path = rails()
+            .map(|known| known.rail.path)
+            .min_by_key(|path| rank(*path))?;
+        let same = rails().filter(|known| known.rail.path == path);
+        Some((path, same.map(|known| known.rail.line_rate()).sum()))
     }
 
     /// The rail that stands for a place in the report now.

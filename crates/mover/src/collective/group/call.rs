@@ -323,7 +323,7 @@ impl Group {
             let what = format!("the {reduction} of {} is none", task.element);
             return Err(bad(collective, what));
         }
-        let costs = &self.settings.costs;
+        let costs = &self.costs;
         let asked = options.algorithm;
         let call = (collective, task.size, asked);
         let choice = match task.buffer {

@@ -9,7 +9,7 @@ use crowfly_route::receipt::Path;
 use super::{CallOptions, Group, GroupSettings};
 use crate::collective::Element;
 use crate::collective::arena::Layout;
-use crate::collective::choose::LastChoice;
+use crate::collective::choose::{Costs, LastChoice, LinkCost};
 use crate::collective::council::Council;
 use crate::collective::error::CollectiveError;
 use crate::collective::flat::Flat;
@@ -70,6 +70,19 @@ fn accepted(awaited: &Awaited, rank: usize, until: Instant) -> Result<Stream, Co
         }
         std::thread::sleep(GLANCE);
     }
+}
+
+/// What a step and a byte cost between this rank and those that it may reach by the network.
+fn network(mesh: &Mesh, members: &[usize], policy: Policy) -> LinkCost {
+    let peers = members.iter().filter_map(|member| mesh.peer(*member));
+    // Ranks of one host that turn out to share memory have rails to each other that say nothing of others.
+    let apart = peers
+        .filter_map(|peer| peer.line(policy))
+        .filter(|(path, _)| matches!(path, Path::Verbs | Path::Tcp));
+    apart
+        .map(|(path, line_rate)| LinkCost::of(path, line_rate))
+        .reduce(LinkCost::worse)
+        .unwrap_or(Costs::default().network)
 }
 
 /// The processors that this thread may run on, a bit for each.
@@ -209,6 +222,7 @@ impl Group {
             imm: 0,
             machine: String::new(),
             processors: Vec::new(),
+            network: Costs::default().network,
             tokens: Vec::new(),
         };
         let members = &self.members;
@@ -284,6 +298,7 @@ impl Group {
             imm: mesh.imms(IMMS * u32::try_from(ranks).unwrap_or(u32::MAX)),
             machine: host_label(),
             processors: processors(),
+            network: network(&mesh, &members, settings.policy),
             tokens: tokens
                 .filter_map(|(rank, awaited)| Some((rank, awaited.as_ref()?.token())))
                 .collect(),
@@ -292,6 +307,11 @@ impl Group {
         let cards = mesh.exchange(id, &members, card.clone(), until)?;
         let keys: Vec<&str> = cards.iter().map(|card| card.host.as_str()).collect();
         let hosts = Hosts::of(&keys);
+        let links = cards.iter().map(|card| card.network);
+        let costs = settings.costs.unwrap_or(Costs {
+            network: links.reduce(LinkCost::worse).unwrap_or(card.network),
+            ..Costs::default()
+        });
         let ours = Arc::clone(arena.backing());
         let mut near: Vec<Option<Arc<Backing>>> = vec![None; ranks];
         let mut lanes: Vec<Option<Lane>> = Vec::with_capacity(ranks);
@@ -358,6 +378,7 @@ impl Group {
         Ok(Self {
             mesh,
             settings,
+            costs,
             council,
             id,
             members,

@@ -18,7 +18,7 @@ use crate::fabric::identity::Incarnation;
 use crate::fabric::nics::{self, Nearness, Nic, no_meeting};
 use crate::fabric::peer::Peer;
 use crate::fabric::provider::{Endpoint, Events, Joining, Link, Meeting, RailId, Role};
-use crate::fabric::rail::{Missing, Rail};
+use crate::fabric::rail::{ANY_WEIGHT, Missing, Rail};
 use crate::fabric::session::{Makings, Met, Parts, Session};
 use crate::fabric::settings::Options;
 use crate::fabric::shm;
@@ -299,7 +299,7 @@ impl Core {
             let (index, nic, link) = one;
             let made = Makings {
                 nic: (*nic).clone(),
-                weight: rate(one).or(slowest).unwrap_or(1.0),
+                weight: rate(one).or(slowest).unwrap_or(ANY_WEIGHT),
                 nearness: Arc::new(Nearness::of(link.nic(), topology)),
             };
             let rail = Rail {
