@@ -662,3 +662,57 @@ fn given_a_rank_that_is_stopped_the_run_ends_soon_after_its_deadline_and_names_i
         began.elapsed()
     );
 }
+
+/// Seconds of CPU that a process has used.
+fn used(process: u32) -> f64 {
+    let stat = fs::read_to_string(format!("/proc/{process}/stat")).unwrap_or_default();
+    // After the name, which ends with the last bracket: the 12th and 13th word, in hundredths.
+    let words = stat.rsplit_once(')').map_or("", |(_, rest)| rest);
+    let ticks = words.split_whitespace().skip(11).take(2);
+    let ticks: u64 = ticks.filter_map(|word| word.parse::<u64>().ok()).sum();
+    ticks as f64 / 100.0
+}
+
+#[test]
+fn given_a_computation_longer_than_a_loss_may_go_unheard_of_the_run_goes_on() {
+    let cache = folder("step-long");
+    let (deadline, compute) = (Duration::from_secs(3), Duration::from_secs(12));
+    let mut command = step(
+        &cache,
+        &[
+            "--scale",
+            "1e-6",
+            "--batch",
+            "64KiB",
+            "--steps",
+            "1",
+            "--json",
+            "--compute",
+            &format!("{}s", compute.as_secs()),
+            "--deadline",
+            &deadline.as_secs().to_string(),
+        ],
+    );
+    let child = command
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null())
+        .spawn()
+        .expect("it starts");
+    // What comes before the computation takes less than this.
+    let computing = || {
+        let ranks = children(child.id());
+        ranks.len() == 2 && ranks.iter().all(|rank| used(*rank) > 1.0)
+    };
+    await_that("both compute", computing);
+    let killed = children(child.id())[1];
+    let sent = Command::new("kill")
+        .args(["-9", &killed.to_string()])
+        .status();
+    assert!(sent.expect("kill").success());
+    let began = Instant::now();
+    let output = child.wait_with_output().expect("it ends");
+    let report = document(&output);
+    assert_eq!(output.status.code(), Some(0), "{report}");
+    assert_eq!(report["about"]["steps"], 1, "{report}");
+    assert!(began.elapsed() > compute, "it was done again by both");
+}

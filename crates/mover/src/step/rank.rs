@@ -46,6 +46,10 @@ pub trait Crew {
     /// When there is nobody left to be told, which ends the run.
     fn tell(&mut self, moment: Moment) -> Result<(), RunError>;
 
+    /// Comes before the computation of a step, which may take as long as it likes: until
+    /// [`Crew::before_exchange`] the rank calls on nobody and hears nothing.
+    fn before_computation(&mut self, _step: u64) {}
+
     /// Comes between the computation and the exchange of a step.
     fn before_exchange(&mut self, step: u64);
 }
@@ -220,6 +224,7 @@ impl Rank<'_> {
             (group.size() as u64, group.rank() as u64)
         };
         let (mut loaded, batch) = self.read(self.model.cursor + me, &mut times)?;
+        self.crew.before_computation(self.model.step + 1);
         let clock = Instant::now();
         let bytes = match (&batch, loaded.regions.as_slice()) {
             (Some(batch), _) => batch.as_slice(),

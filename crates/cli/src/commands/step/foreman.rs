@@ -38,6 +38,8 @@ struct Worker {
     child: Child,
     stdin: Option<ChildStdin>,
     state: State,
+    /// When it was last heard, or told to go on.
+    heard: Instant,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -136,6 +138,7 @@ impl Foreman<'_> {
             child,
             stdin,
             state: State::Working,
+            heard: Instant::now(),
         };
         worker.say(&self.key.to_hex());
         worker.say(&brief);
@@ -165,7 +168,9 @@ impl Foreman<'_> {
         let Some(worker) = self.workers.get_mut(rank) else {
             return Ok(());
         };
+        worker.heard = Instant::now();
         match heard {
+            Heard::Said(Said::Computing) => Ok(()),
             Heard::Said(Said::Moment(moment)) => {
                 match *moment {
                     Moment::Lost(_) if self.order.recovery == Recovery::Restart => {
@@ -225,13 +230,18 @@ impl Foreman<'_> {
         let Some(since) = self.vacant else {
             return Ok(());
         };
-        if self.workers.iter().any(|w| w.state == State::Working) {
-            // Long enough to be called upon once, as all of them are.
-            let patience = Duration::from_secs_f64(self.order.deadline) + FAREWELL;
-            if since.elapsed() < patience {
-                return Ok(());
-            }
-            return Err(self.silent(patience));
+        // Long enough to be called upon once, as all of them are when they do not compute.
+        let patience = Duration::from_secs_f64(self.order.deadline) + FAREWELL;
+        let quiet = |worker: &Worker| worker.heard.max(since).elapsed() >= patience;
+        let working = self.workers.iter().enumerate();
+        let working = working.filter(|(_, worker)| worker.state == State::Working);
+        let (silent, busy): (Vec<_>, Vec<_>) = working.partition(|(_, worker)| quiet(worker));
+        if !silent.is_empty() {
+            let ranks: Vec<usize> = silent.into_iter().map(|(rank, _)| rank).collect();
+            return Err(silence(&ranks, patience));
+        }
+        if !busy.is_empty() {
+            return Ok(());
         }
         if self.workers.iter().all(|w| w.state != State::Gone) {
             self.losses += 1;
@@ -254,6 +264,7 @@ impl Foreman<'_> {
                     if let (Some(worker), Ok(word)) = (self.workers.get_mut(at), word) {
                         worker.say(&word);
                         worker.state = State::Working;
+                        worker.heard = Instant::now();
                     }
                 }
                 _ => {}
@@ -264,24 +275,20 @@ impl Foreman<'_> {
     }
 }
 
-impl Foreman<'_> {
-    /// Ranks that did not hear that others are lost, or lost them.
-    fn silent(&self, patience: Duration) -> Failure {
-        let working = self.workers.iter().enumerate();
-        let working = working.filter(|(_, worker)| worker.state == State::Working);
-        let ranks: Vec<String> = working.map(|(rank, _)| rank.to_string()).collect();
-        let (noun, verb) = match ranks.len() {
-            1 => ("rank", "says"),
-            _ => ("ranks", "say"),
-        };
-        let what = format!(
-            "{noun} {} {verb} nothing: a loss of others was not heard of within {} s",
-            ranks.join(", "),
-            patience.as_secs()
-        );
-        Failure::new("step-rank-silent", Exit::Io, what)
-            .hint("is it stopped, or is its computation longer than --deadline?")
-    }
+/// Ranks that neither compute nor have heard that others are lost, or have lost them.
+fn silence(ranks: &[usize], patience: Duration) -> Failure {
+    let (noun, verb) = match ranks.len() {
+        1 => ("rank", "says"),
+        _ => ("ranks", "say"),
+    };
+    let ranks: Vec<String> = ranks.iter().map(usize::to_string).collect();
+    let what = format!(
+        "{noun} {} {verb} nothing: a loss of others was not heard of within {} s",
+        ranks.join(", "),
+        patience.as_secs()
+    );
+    Failure::new("step-rank-silent", Exit::Io, what)
+        .hint("it does not compute, or it would say so: is it stopped?")
 }
 
 /// The failure of a rank, as it told it.

@@ -4,6 +4,7 @@
 use std::io::{self, BufRead, Write};
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{self, Receiver};
 use std::thread;
 use std::time::Duration;
@@ -17,6 +18,10 @@ use serde::{Deserialize, Serialize};
 use super::Way;
 use crate::commands::key;
 use crate::failure::{Exit, Failure, errno};
+
+/// How often a rank that computes says so: several times within the shortest time after which one that
+/// says nothing is given up.
+const BEAT: Duration = Duration::from_secs(1);
 
 /// What a rank is told at its start, after the key.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -47,6 +52,8 @@ pub enum Word {
 pub enum Said {
     /// What happened.
     Moment(Box<Moment>),
+    /// It computes; said again and again as long as it does, for it says nothing else meanwhile.
+    Computing,
     /// Why it cannot go on.
     Failed {
         /// The code of the error.
@@ -123,6 +130,7 @@ fn started() -> Result<(), Failure> {
         losses: brief.losses,
         brief,
         words: words()?,
+        computing: computing()?,
     };
     train(&order, destination, &mut hand)?;
     Ok(())
@@ -142,13 +150,35 @@ fn words() -> Result<Receiver<Word>, Failure> {
         }
         std::process::exit(Exit::Interrupted.status().into());
     };
-    let hearing = thread::Builder::new().name("crowfly-words".into());
-    hearing.spawn(hear).map_err(|error| {
-        let what =
-            format!("could not start a thread that hears whoever started this rank: {error}");
-        Failure::new("step-no-ranks", Exit::Unavailable, what).maybe_hint(errno::hint(&error))
-    })?;
+    start("crowfly-words", "hears", hear)?;
     Ok(receiver)
+}
+
+/// Whoever started this rank is told again and again that it computes, as long as what this answers
+/// is set.
+fn computing() -> Result<Arc<AtomicBool>, Failure> {
+    let computing = Arc::new(AtomicBool::new(false));
+    let told = Arc::clone(&computing);
+    let tell = move || {
+        loop {
+            thread::sleep(BEAT);
+            if told.load(Ordering::Relaxed) && Said::Computing.say().is_err() {
+                return;
+            }
+        }
+    };
+    start("crowfly-beat", "tells", tell)?;
+    Ok(computing)
+}
+
+/// Starts a thread that has to do with whoever started this rank.
+fn start(name: &str, does: &str, body: impl FnOnce() + Send + 'static) -> Result<(), Failure> {
+    let started = thread::Builder::new().name(name.into()).spawn(body);
+    started.map(drop).map_err(|error| {
+        let what =
+            format!("could not start a thread that {does} whoever started this rank: {error}");
+        Failure::new("step-no-ranks", Exit::Unavailable, what).maybe_hint(errno::hint(&error))
+    })
 }
 
 /// The crew of a rank that was started.
@@ -157,6 +187,8 @@ struct Hand {
     settings: crowfly_mover::fabric::Settings,
     losses: u32,
     words: Receiver<Word>,
+    /// Whether this rank computes.
+    computing: Arc<AtomicBool>,
 }
 
 impl Hand {
@@ -193,7 +225,9 @@ impl Crew for Hand {
         }
         // Until all of them have heard of the loss the old group stays: who left it would count as
         // lost too.
-        let word = self.words.recv_timeout(self.patience());
+        // Some may compute for long before they hear of it; whoever started the ranks knows for how
+        // long to wait, and this process ends with it.
+        let word = self.words.recv();
         let Ok(Word::Again(losses)) = word else {
             return Err(RunError::Abandoned);
         };
@@ -211,7 +245,12 @@ impl Crew for Hand {
         said.say().map_err(|_| RunError::Abandoned)
     }
 
+    fn before_computation(&mut self, _step: u64) {
+        self.computing.store(true, Ordering::Relaxed);
+    }
+
     fn before_exchange(&mut self, step: u64) {
+        self.computing.store(false, Ordering::Relaxed);
         let Some(kill) = self.brief.order.kill else {
             return;
         };
