@@ -3,9 +3,11 @@
 //! A [`Communicator`] is one rank's part of a group of GPUs. Its calls are queued on a stream and
 //! never block: communicators are made in the library's non-blocking mode, so that a rank that does
 //! not come costs a time limit and no more ([`Communicator::abort`]). What the library wrote into its
-//! log is the only account that it gives of the way bytes went; [`log`] says where that is.
+//! log is the only account that it gives of the way bytes went; [`log`] says where that is. What it did
+//! it tells a profiler; [`calls`] are what it told crowfly's.
 
 mod abi;
+pub mod calls;
 mod communicator;
 mod error;
 #[cfg(any(test, feature = "fakes"))]

@@ -37,7 +37,7 @@ mod verdict;
 pub use call::Call;
 pub use choose::{Algorithm, Basis, Costs, LinkCost, UnknownAlgorithm};
 pub use courier::{Courier, PARCEL_SCHEMA, ParcelReceipt};
-pub use device::{DeviceGroup, Evidence, NcclAccount, NcclLink, Queued};
+pub use device::{DeviceGroup, Evidence, NcclAccount, NcclCall, NcclCalls, NcclLink, Queued};
 pub use element::{Element, UnknownElement};
 pub use error::{Called, CollectiveError, Lost};
 pub use group::{CallOptions, Group, GroupSettings};

@@ -5,6 +5,8 @@
 
 use std::ffi::{c_char, c_int, c_uint, c_ulong, c_void};
 
+pub mod profiler;
+
 #[cfg(not(target_pointer_width = "64"))]
 compile_error!("NCCL is a library of 64-bit machines");
 
@@ -55,7 +57,7 @@ pub type Logger = Option<
         ...
     ),
 >;
-/// `ncclProfilerCallback_t`, which this plugin does not call.
+/// `ncclProfilerCallback_t`, by which a network tells a profiler of events of its own; there are none.
 pub type Profiler = *const c_void;
 
 /// `ncclNetProperties_v8_t`.

@@ -15,6 +15,7 @@ use crate::records::MAX_RECVS;
 use crate::table::pointer;
 
 mod messages;
+mod profiler;
 mod versions;
 
 use messages::{iflush, irecv, irecv_v10, isend, isend_v10, test};

@@ -7,10 +7,12 @@
 //! Read in this order: [`abi`] (NCCL's layouts), `entry` (the functions that NCCL calls, and the
 //! only place of C's pointers), `plugin` (what all communicators share), `door` (how two ranks find
 //! each other), `receiver` and `sender` (how a message finds its buffer: `records` are what they
-//! write to each other), `account` (the receipts).
+//! write to each other), `account` (the receipts), `calls` (what NCCL tells of its own calls, where the
+//! library is its profiler as well: `ncclProfiler_v4` and `_v5`).
 
 pub mod abi;
 pub mod account;
+pub mod calls;
 mod comm;
 mod device;
 mod door;

@@ -1,6 +1,7 @@
 //! What is said through NCCL's logger, where `NCCL_DEBUG` lets it through.
 
 use std::ffi::{CString, c_int, c_uint, c_ulong};
+use std::path::Path;
 use std::sync::{PoisonError, RwLock};
 
 use crowfly_route::obstacle::Obstacle;
@@ -64,6 +65,12 @@ pub(crate) fn failed(call: &str, error: &NetError) {
         .iter()
         .map(line)
         .for_each(|line| warn(&line));
+}
+
+/// Receipts are lost.
+pub(crate) fn unwritten(path: &Path, error: &std::io::Error) {
+    let path = path.display();
+    warn(&format!("receipts cannot be written to {path}: {error}"));
 }
 
 /// An obstacle in one line.

@@ -9,6 +9,7 @@ use crowfly_route::policy::Policy;
 
 use crate::abi;
 use crate::account::{CommReceipt, Summary, append};
+use crate::calls::COMMUNICATORS;
 use crate::comm::{Comm, locked};
 use crate::device::{Device, survey};
 use crate::door::Door;
@@ -96,11 +97,7 @@ pub(crate) fn end() -> Result<(), NetError> {
 
 impl Plugin {
     fn start() -> Result<Self, NetError> {
-        let variables = std::env::vars_os().filter_map(|(name, value)| {
-            let value = value.to_string_lossy().into_owned();
-            Some((name.into_string().ok()?, value))
-        });
-        let settings = Settings::read(variables)?;
+        let settings = Settings::from_environment()?;
         let (devices, obstacles) = survey(&settings)?;
         let version = env!("CARGO_PKG_VERSION");
         let policy = settings.policy;
@@ -219,10 +216,7 @@ impl Plugin {
         if let Some(path) = &self.settings.receipts
             && let Err(error) = append(path, document)
         {
-            logger::warn(&format!(
-                "receipts cannot be written to {}: {error}",
-                path.display()
-            ));
+            logger::unwritten(path, &error);
         }
     }
 
@@ -329,7 +323,7 @@ pub(crate) fn close(pointer: *mut c_void) -> Result<(), NetError> {
 }
 
 /// Programs often end without closing anything: what went by is written then as well.
-fn settle_at_exit() {
+pub(crate) fn settle_at_exit() {
     static ONCE: Once = Once::new();
     static PROCESS: AtomicU32 = AtomicU32::new(0);
 
@@ -338,6 +332,12 @@ fn settle_at_exit() {
         if PROCESS.load(Ordering::Relaxed) != std::process::id() {
             return;
         }
+        let told = || {
+            for communicator in COMMUNICATORS.all() {
+                communicator.write(false);
+            }
+        };
+        let _ = std::panic::catch_unwind(std::panic::AssertUnwindSafe(told));
         // Whoever holds the lock is at work still and will not come to an end.
         let Ok(running) = RUNNING.try_lock() else {
             return;

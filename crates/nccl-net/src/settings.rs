@@ -66,6 +66,17 @@ impl Default for Settings {
 }
 
 impl Settings {
+    /// What the process's own variables say.
+    ///
+    /// # Errors
+    /// As for [`Settings::read`].
+    pub fn from_environment() -> Result<Self, NetError> {
+        Self::read(std::env::vars_os().filter_map(|(name, value)| {
+            let value = value.to_string_lossy().into_owned();
+            Some((name.into_string().ok()?, value))
+        }))
+    }
+
     /// What these variables say; those of other programs are passed over.
     ///
     /// # Errors

@@ -3,11 +3,12 @@
 //! The group gives the ranks what NCCL needs to find each other, and what NCCL does not have: a time
 //! limit for everything, an error that says which rank is gone, and going on without it. Calls are
 //! queued on a stream and carried out in its order; [`DeviceGroup::wait`] ends one and answers its
-//! receipt, with what NCCL's own log says of the way ([`NcclAccount`]).
+//! receipt, with what NCCL's own log says of the way, and what it tells its profiler ([`NcclAccount`]).
 //!
 //! Not run on hardware so far: what is here was tried against a library and GPUs that are made up.
 
 mod account;
+mod calls;
 
 use std::fmt;
 use std::sync::Arc;
@@ -30,6 +31,7 @@ use super::receipt::{COLLECTIVE_SCHEMA, CollectiveReceipt};
 use super::reduce::Reduction;
 use account::Log;
 pub use account::{Evidence, NcclAccount, NcclLink};
+pub use calls::{NcclCall, NcclCalls};
 
 /// The ranks that do collectives of GPUs' memory together, each with a GPU and a stream of its own.
 ///
@@ -80,6 +82,38 @@ struct Task {
     size: usize,
 }
 
+impl Task {
+    /// One that moves numbers as they are, `size` bytes as nccl-tests counts them; with what NCCL calls
+    /// their kind.
+    fn moving(
+        collective: Collective,
+        element: Element,
+        size: usize,
+    ) -> Result<(Self, Kind), CollectiveError> {
+        let task = Self {
+            collective,
+            element,
+            reduction: None,
+            size,
+        };
+        Ok((task, kind(collective, element)?))
+    }
+
+    /// One that reduces them; with what NCCL calls kind and reduction.
+    fn reducing(
+        collective: Collective,
+        (element, reduction): (Element, Reduction),
+        size: usize,
+    ) -> Result<(Self, (Kind, Operation)), CollectiveError> {
+        let (task, kind) = Self::moving(collective, element, size)?;
+        let task = Self {
+            reduction: Some(reduction),
+            ..task
+        };
+        Ok((task, (kind, operation(collective, reduction)?)))
+    }
+}
+
 impl DeviceGroup {
     /// Forms the group of the ranks of `host`, with the GPU of `stream`; all of them call it.
     ///
@@ -91,7 +125,7 @@ impl DeviceGroup {
         stream: Arc<Stream>,
         options: CallOptions,
     ) -> Result<Self, CollectiveError> {
-        let log = Log::begin();
+        let log = Log::begin(host.rank(), host.size());
         let version = functions.version();
         // A byte that says whether there is an identity, and the identity.
         let mut told = [0u8; 1 + size_of::<UniqueId>()];
@@ -175,16 +209,7 @@ impl DeviceGroup {
         options: CallOptions,
     ) -> Result<Queued, CollectiveError> {
         let (collective, size) = (Collective::AllReduce, data.range.len());
-        let how = (
-            kind(collective, element)?,
-            operation(collective, reduction)?,
-        );
-        let task = Task {
-            collective,
-            element,
-            reduction: Some(reduction),
-            size,
-        };
+        let (task, how) = Task::reducing(collective, (element, reduction), size)?;
         self.queue(task, options, |communicator, stream, time| {
             communicator.all_reduce(stream, (data.clone(), data), how, time)
         })
@@ -204,16 +229,7 @@ impl DeviceGroup {
         options: CallOptions,
     ) -> Result<Queued, CollectiveError> {
         let (collective, size) = (Collective::ReduceScatter, input.range.len());
-        let how = (
-            kind(collective, element)?,
-            operation(collective, reduction)?,
-        );
-        let task = Task {
-            collective,
-            element,
-            reduction: Some(reduction),
-            size,
-        };
+        let (task, how) = Task::reducing(collective, (element, reduction), size)?;
         self.queue(task, options, |communicator, stream, time| {
             communicator.reduce_scatter(stream, (input, output), how, time)
         })
@@ -230,14 +246,8 @@ impl DeviceGroup {
         element: Element,
         options: CallOptions,
     ) -> Result<Queued, CollectiveError> {
-        let (collective, size) = (Collective::AllGather, output.range.len());
-        let kind = kind(collective, element)?;
-        let task = Task {
-            collective,
-            element,
-            reduction: None,
-            size,
-        };
+        let size = output.range.len();
+        let (task, kind) = Task::moving(Collective::AllGather, element, size)?;
         self.queue(task, options, |communicator, stream, time| {
             communicator.all_gather(stream, (input, output), kind, time)
         })
@@ -255,17 +265,11 @@ impl DeviceGroup {
         options: CallOptions,
     ) -> Result<Queued, CollectiveError> {
         let (collective, size) = (Collective::Broadcast, data.range.len());
-        let kind = kind(collective, element)?;
+        let (task, kind) = Task::moving(collective, element, size)?;
         if root >= self.size() {
             let what = format!("there is no rank {root} among {}", self.size());
             return Err(bad(collective, what));
         }
-        let task = Task {
-            collective,
-            element,
-            reduction: None,
-            size,
-        };
         self.queue(task, options, |communicator, stream, time| {
             communicator.broadcast(stream, data, root, kind, time)
         })
@@ -285,7 +289,8 @@ impl DeviceGroup {
         options: CallOptions,
     ) -> Result<Queued, CollectiveError> {
         let (collective, size) = (Collective::AllToAll, output.range.len());
-        let (kind, ranks) = (kind(collective, element)?, self.size());
+        let (task, kind) = Task::moving(collective, element, size)?;
+        let ranks = self.size();
         if input.range.len() != size || !size.is_multiple_of(ranks * element.size()) {
             let what = format!(
                 "{} bytes to {size}: not as many {element} for each of {ranks} ranks",
@@ -298,12 +303,6 @@ impl DeviceGroup {
             let of = |rank: usize| start + rank * each..start + (rank + 1) * each;
             let parts = (0..ranks).map(|rank| (rank, Part::of(&whole.memory, of(rank))));
             parts.collect::<Vec<_>>()
-        };
-        let task = Task {
-            collective,
-            element,
-            reduction: None,
-            size,
         };
         let (sends, receives) = (parts(&input), parts(&output));
         self.queue(task, options, |communicator, stream, time| {

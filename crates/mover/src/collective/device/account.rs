@@ -8,6 +8,8 @@ use crowfly_machine::nccl::log;
 use crowfly_route::hop::Class;
 use serde::Serialize;
 
+use super::calls::{Calls, NcclCalls};
+
 /// What NCCL says of a collective that it did.
 ///
 /// NCCL does not count bytes by their way; it says how it connects GPUs, once, and sends what belongs
@@ -22,6 +24,8 @@ pub struct NcclAccount {
     pub links: Vec<NcclLink>,
     /// Where that was said, or why it was not.
     pub evidence: Evidence,
+    /// What it did in this communicator so far.
+    pub calls: NcclCalls,
 }
 
 /// Channels between this rank and another.
@@ -75,22 +79,25 @@ pub(super) struct Log {
     start: u64,
     library: String,
     version: String,
+    calls: Calls,
     /// The last account, and how long the log was.
     last: Option<(u64, NcclAccount)>,
 }
 
 impl Log {
     /// Notes where the log is now; what was written before is of other communicators.
-    pub(super) fn begin() -> Self {
-        Self::at(log::file().map_err(|no| no.to_string()))
+    pub(super) fn begin(rank: usize, ranks: usize) -> Self {
+        let file = log::file().map_err(|no| no.to_string());
+        Self::at(file, Calls::begin(rank, ranks))
     }
 
-    pub(super) fn at(file: Result<PathBuf, String>) -> Self {
+    fn at(file: Result<PathBuf, String>, calls: Calls) -> Self {
         Self {
             start: file.as_ref().map_or(0, |file| log::len(file)),
             file,
             library: String::new(),
             version: String::new(),
+            calls,
             last: None,
         }
     }
@@ -109,7 +116,10 @@ impl Log {
         if let Some((known, account)) = &self.last
             && *known == len
         {
-            return account.clone();
+            return NcclAccount {
+                calls: self.calls.account(),
+                ..account.clone()
+            };
         }
         let (links, evidence) = self.read(rank);
         let account = NcclAccount {
@@ -117,6 +127,7 @@ impl Log {
             version: self.version.clone(),
             links,
             evidence,
+            calls: self.calls.account(),
         };
         self.last = Some((len, account.clone()));
         account
@@ -198,7 +209,8 @@ mod tests {
         let prefixed = |line: &&str| format!("node:{process}:9 [0] NCCL INFO {line}\n");
         let before = "Channel 00/0 : 0[0] -> 1[1] via SHM/direct/direct";
         std::fs::write(&file, prefixed(&before)).expect("written");
-        let mut log = Log::at(Ok(file.clone())).of("libnccl.so.2".into(), "2.20.5".into());
+        let mut log = Log::at(Ok(file.clone()), Calls::begin(0, 2))
+            .of("libnccl.so.2".into(), "2.20.5".into());
         let text: String = lines.iter().map(prefixed).collect();
         let other = "node:1:9 [0] NCCL INFO Channel 00/0 : 1[1] -> 0[0] via SHM/direct/direct\n";
         let all = prefixed(&before) + &text + other;
@@ -243,12 +255,12 @@ mod tests {
 
     #[test]
     fn without_a_log_the_way_is_unknown_and_the_reason_said() {
-        let mut none = Log::at(Err("nobody asked".into()));
+        let mut none = Log::at(Err("nobody asked".into()), Calls::begin(0, 2));
         let account = none.account(0);
         assert_eq!(account.links, []);
         let why = "nobody asked".to_owned();
         assert_eq!(account.evidence, Evidence::Unknown { why });
-        let mut gone = Log::at(Ok("/nowhere/nccl.log".into()));
+        let mut gone = Log::at(Ok("/nowhere/nccl.log".into()), Calls::begin(0, 2));
         let Evidence::Unknown { why } = gone.account(0).evidence else {
             panic!("there is no such file")
         };
