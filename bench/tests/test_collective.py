@@ -58,6 +58,13 @@ class AJudgement(unittest.TestCase):
         # 2, 1.5 (Gloo's, in the slow round) and 3; Open MPI's TCP is no peer of shared memory.
         self.assertEqual((rate.value, rate.met, rate.rounds), (2.0, True, 3))
 
+    def test_takes_bare_sockets_for_no_peer(self):
+        bare = Contender(contenders.BARE, contenders.BARE, "tcp", (), ranks=2)
+        ways = [contender("crowfly", "tcp"), contender("Open MPI", "tcp"), bare]
+        rounds = {"crowfly tcp": [turn(MIB, 1.0)] * 3, "Open MPI tcp": [turn(MIB, 2.0)] * 3, bare.name: [turn(MIB, 0.5, 0.5)] * 3}
+        found = {v.what: v.value for v in judgement.judge(ways, rounds, [MIB])}
+        self.assertEqual(found, {"rate": 2.0, "cpu": 1.0})
+
     def test_holds_latency_and_cpu_time_below_their_limits_and_rates_and_shares_above(self):
         small = {"crowfly shm": [turn(8, 1.3)] * 3, "Open MPI shm": [turn(8, 1.0)] * 3}
         latency = judged(small, 8)["shm", "latency"]

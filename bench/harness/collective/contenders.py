@@ -1,4 +1,5 @@
-"""The programs that take turns: crowfly by shared memory and by TCP, Open MPI by the same, and Gloo, which has TCP alone.
+"""The programs that take turns: crowfly by shared memory and by TCP, Open MPI by the same, and Gloo, which has TCP alone. Beside
+them, for two ranks, what bare sockets do that carry the same bytes.
 
 Each runs all sizes in one go and answers a `Figure` for each.
 """
@@ -15,6 +16,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
+#: The contender that is no peer: nothing that reduces by sockets gets far past it.
+BARE = "bare sockets"
 TIME_LIMIT_S = 240
 
 #: What Open MPI goes by: the byte transfer layers for a path, over loopback where there is a choice.
@@ -52,6 +55,13 @@ class Contender:
     """What it goes by."""
 
     command: tuple[str, ...]
+
+    ranks: int | None = None
+    """The only number of ranks it can do."""
+
+    @property
+    def is_peer(self) -> bool:
+        return self.kind not in ("crowfly", BARE)
 
     def measure(self, ranks: int, seconds: float, sizes: Sequence[int]) -> list[Figure]:
         command = [part.format(ranks=ranks) for part in self.command]
@@ -91,7 +101,7 @@ def find(program: str, python: Path) -> tuple[list[Contender], list[str]]:
     # Buffers that the program takes from the group; no peer has such, and all others work on any memory.
     found.insert(1, Contender("crowfly shm, group's memory", "crowfly", "shm", (*own, "shm", "--buffers", "group")))
     missing = []
-    mpi = built_for_mpi()
+    mpi = built(["mpicc", "mpirun"], "mpi")
     if mpi:
         # More ranks than cores, and the user of a container, are refused otherwise.
         launch = ("mpirun", "--oversubscribe", *(["--allow-run-as-root"] if os.geteuid() == 0 else []))
@@ -99,6 +109,11 @@ def find(program: str, python: Path) -> tuple[list[Contender], list[str]]:
             found.append(Contender(f"Open MPI {path}", "Open MPI", path, (*launch, *layers, "-n", "{ranks}", mpi)))
     else:
         missing.append("Open MPI (Debian: openmpi-bin libopenmpi-dev)")
+    bare = built(["cc"], "sockets")
+    if bare:
+        found.append(Contender(BARE, BARE, "tcp", (bare,), ranks=2))
+    else:
+        missing.append(f"{BARE} (a C compiler)")
     if python.exists():
         gloo = (str(python), str(HERE / "gloo.py"), "{ranks}")
         found.append(Contender("Gloo", "Gloo", "tcp", gloo))
@@ -107,10 +122,10 @@ def find(program: str, python: Path) -> tuple[list[Contender], list[str]]:
     return found, missing
 
 
-def built_for_mpi() -> str | None:
-    """The peer's program, compiled; `None` where there is no MPI."""
-    if not shutil.which("mpicc") or not shutil.which("mpirun"):
+def built(needs: Sequence[str], source: str) -> str | None:
+    """A program of this folder, compiled by the first of the tools that it needs; `None` where one is missing."""
+    if not all(map(shutil.which, needs)):
         return None
-    program = Path(tempfile.gettempdir()) / f"crowfly-mpi-allreduce-{os.getpid()}"
-    subprocess.run(["mpicc", "-O3", "-march=native", "-o", program, HERE / "mpi.c"], check=True)
+    program = Path(tempfile.gettempdir()) / f"crowfly-all-reduce-{source}-{os.getpid()}"
+    subprocess.run([needs[0], "-O3", "-march=native", "-o", program, HERE / f"{source}.c"], check=True)
     return str(program)

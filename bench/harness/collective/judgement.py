@@ -67,7 +67,7 @@ def judge(contenders: Sequence[Contender], rounds: Rounds, sizes: Sequence[int])
     for own in (c for c in contenders if c.kind == "crowfly"):
         way = own.name.removeprefix("crowfly ")
         # Gloo has TCP alone, and is a peer of both ways.
-        peers = [c.name for c in contenders if c.kind != "crowfly" and (c.path == own.path or c.kind == "Gloo")]
+        peers = [c.name for c in contenders if c.is_peer and (c.path == own.path or c.kind == "Gloo")]
         mpi = [c.name for c in contenders if c.kind == "Open MPI" and c.path == own.path]
         for size in sizes:
             if size >= LEAST_LARGE:
