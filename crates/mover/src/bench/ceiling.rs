@@ -71,11 +71,15 @@ fn copying(
         for (from, to) in from.chunks(share).zip(to.chunks_mut(share)) {
             let moved = &moved;
             start(scope, move || {
-                while began.elapsed() < time {
+                // Once even where the thread gets a processor only after the time is over.
+                loop {
                     for (from, to) in from.chunks(STEP).zip(to.chunks_mut(STEP)) {
                         copy_slice(from, to, caches);
                     }
                     moved.fetch_add(from.len() as u64, Ordering::Relaxed);
+                    if began.elapsed() >= time {
+                        break;
+                    }
                 }
             })?;
         }
@@ -116,7 +120,7 @@ pub fn streams(streams: usize, time: Duration) -> Result<Option<BytesPerSecond>,
             let (over, moved) = (&over, &moved);
             start(scope, move || {
                 let chunk = vec![1u8; CHUNK];
-                while !over.load(Ordering::Relaxed) && out.write_all(&chunk).is_ok() {}
+                while out.write_all(&chunk).is_ok() && !over.load(Ordering::Relaxed) {}
                 let _ = out.shutdown(Shutdown::Write);
             })?;
             start(scope, move || {

@@ -449,11 +449,11 @@ mod tests {
                 network,
                 ..Costs::default()
             };
-            let choice = choose(Collective::AllReduce, 96 << 10, &hosts, 4, &costs, None);
+            let choice = choose(Collective::AllReduce, 64 << 10, &hosts, 4, &costs, None);
             choice.expect("there is a way")
         };
         let sockets = by(LinkCost::of(Path::Tcp, Some(50e9)));
-        assert_eq!(sockets.algorithm, Algorithm::Halving);
+        assert_eq!(sockets.algorithm, Algorithm::Doubling);
         assert!(
             sockets
                 .because
@@ -462,7 +462,7 @@ mod tests {
             sockets.because
         );
         let rdma = by(LinkCost::of(Path::Verbs, Some(50e9)));
-        assert_eq!(rdma.algorithm, Algorithm::Doubling, "a step is what counts");
+        assert_eq!(rdma.algorithm, Algorithm::Direct, "reducing is what counts");
         assert!(
             rdma.because
                 .ends_with("; 50.0 GB/s between hosts (link rate)"),
