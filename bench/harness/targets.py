@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from .contenders.contender import PEER, SUBJECT, Reading
+from .contenders.fio import Ceiling
 from .contenders.wheels import MAPPING, STREAMER
 from .rounds import Sample
 from .summary import Row, Spread, cpu, paired, rate, wall
@@ -38,6 +39,8 @@ WHEEL = Goals(resident_wall=1 / 1.2, listing_seconds=0.015)
 MET = "met"
 MISSED = "missed"
 WAIVED = "waived"
+FOR_SCALE = "for scale"
+"""No target, but what a target is to be seen against."""
 
 
 @dataclass(frozen=True)
@@ -68,7 +71,10 @@ def resident_cold(
     fastest = best(rows, lambda row: row.wall_s)
     thriftiest = best(rows, lambda row: row.cpu_s)
     goal_cpu = f"CPU ≤ {RESIDENT_CPU} ×"
+    drive = named(rows, Ceiling.name)
     return [
+        *_beside_the_drive(scenario, ours, drive, samples),
+        *_beside_the_drive(scenario, fastest, drive, samples),
         _ratio(
             scenario,
             f"wall ≤ {goals.resident_wall:.2f} × the best peer's",
@@ -97,6 +103,19 @@ def resident_cold(
             at_most=RESIDENT_CPU,
         ),
     ]
+
+
+def _beside_the_drive(
+    scenario: str, one: Row | None, drive: Row | None, samples: Sequence[Sample]
+) -> list[Verdict]:
+    """How many times as long as the drive alone somebody takes."""
+    if one is None or drive is None or _missing(one) or _missing(drive):
+        return []
+    spread = paired(samples, one.name, drive.name, wall)
+    if spread is None:
+        return []
+    found = f"{spread.median:.2f} × the drive's [{spread.low:.2f}–{spread.high:.2f}]"
+    return [Verdict(scenario, f"{one.name}: wall beside the drive's own", FOR_SCALE, found)]
 
 
 def resident_warm(scenario: str, rows: Sequence[Row], samples: Sequence[Sample]) -> list[Verdict]:

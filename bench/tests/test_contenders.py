@@ -7,7 +7,7 @@ from pathlib import Path
 
 from harness.contenders import crowfly
 from harness.contenders.contender import Arena, Failed, Setting
-from harness.contenders.fio import Fio
+from harness.contenders.fio import Ceiling, Fio
 from harness.contenders.wheels import Wheel
 from harness.process import Finished
 
@@ -54,6 +54,12 @@ class FioRuns(unittest.TestCase):
         offsets = [int(option.split("=")[1]) for option in argv if option.startswith("--offset=")]
         lengths = [int(option.split("=")[1]) for option in argv if option.startswith("--size=")]
         return list(zip(names, offsets, lengths))
+
+    def test_hold_all_of_the_data_in_memory_of_their_own_for_the_ceiling(self):
+        argv = Ceiling().command(self.arena, Ceiling.settings[0]).argv
+        self.assertIn("--fixedbufs=1", argv)
+        depth, = [int(option.split("=")[1]) for option in argv if option.startswith("--iodepth=")]
+        self.assertGreaterEqual(depth * 4 * MIB, self.arena.data_bytes)
 
     def test_reads_every_byte_of_every_file_once(self):
         for jobs in (4, 16):

@@ -4,6 +4,7 @@ import unittest
 
 from harness import rounds, targets
 from harness.contenders.contender import PEER, REMARK, SUBJECT, Reading
+from harness.contenders.fio import Ceiling
 from harness.contenders.wheels import MAPPING, STREAMER
 from harness.rounds import Sample
 from harness.summary import Row, Spread, cpu, paired, rate, row, wall
@@ -109,6 +110,17 @@ class ResidentTargets(unittest.TestCase):
             rows = [summed(role, name, samples) for role, name in roles]
             found = targets.resident_cold("resident-cold", rows, samples, targets.WHEEL)
             self.assertEqual(found[0].state, state)
+
+    def test_stand_beside_what_the_drive_needs_by_itself(self):
+        samples = [*self.samples, sample(Ceiling.name, 0, 0.5, 0.1)]
+        rows = [*self.rows, summed(REMARK, Ceiling.name, samples)]
+        found = targets.resident_cold("resident-cold", rows, samples)
+        beside = [one for one in found if one.state == "for scale"]
+        self.assertEqual(
+            [one.found for one in beside], ["1.80 × the drive's [1.80–1.80]", "2.00 × the drive's [2.00–2.00]"]
+        )
+        self.assertIn("crowfly", beside[0].target)
+        self.assertEqual([one.state for one in found if one not in beside], ["met", "met", "missed"])
 
     def test_compare_a_warm_load_with_the_mapping(self):
         found = targets.resident_warm("resident-warm", self.rows, self.samples)

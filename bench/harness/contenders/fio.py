@@ -6,7 +6,7 @@ import json
 import shutil
 
 from ..process import Command, Finished
-from .contender import Arena, Contender, Failed, Reading, Setting
+from .contender import REMARK, Arena, Contender, Failed, Reading, Setting
 
 ALIGNMENT = 1 << 20
 """Job boundaries inside a file fall on whole MiB, so O_DIRECT accepts them."""
@@ -78,6 +78,25 @@ class Fio(Contender):
             peak_rss=finished.peak_rss,
             peak_rss_is_floor=finished.rss_is_floor,
         )
+
+
+class Ceiling(Fio):
+    """What the drive gives when the memory for all of it is there before the clock starts, so that no loader's time can
+    be less by more than the noise."""
+
+    name = "fio, memory there"
+    role = REMARK
+    settings = (_setting("io_uring", 1, "4m", 256, 1),)
+    note = (
+        "io_uring, O_DIRECT, into pinned buffers as large as the checkpoint; the drive's ceiling for bytes that stay"
+    )
+
+    def command(self, arena: Arena, setting: Setting) -> Command:
+        block = 4 << 20
+        depth = -(-arena.data_bytes // block) + len(arena.files)
+        found = super().command(arena, Setting(setting.label, {**setting.values, "depth": depth}))
+        argv = list(found.argv)
+        return Command([*argv[:1], "--fixedbufs=1", *argv[1:]], found.env)
 
 
 def _jobs(arena: Arena, jobs: int) -> list[str]:

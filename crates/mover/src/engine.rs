@@ -177,7 +177,7 @@ impl Engine {
         &self,
         request: &Request,
         before: &Before,
-        may_map: bool,
+        may_detour: bool,
         setup: &mut Ledger,
     ) -> Result<(Vec<Lane>, Vec<Region>), TransferError> {
         let mut regions = Vec::new();
@@ -235,7 +235,7 @@ impl Engine {
                 buffered: Arc::clone(piece.source.buffered()),
                 direct: piece.source.direct().cloned(),
                 landing,
-                may_map,
+                may_detour,
                 was_cached: before.all_cached(&request.pieces, index),
             });
         }

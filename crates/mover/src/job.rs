@@ -9,12 +9,11 @@ use std::time::{Duration, Instant};
 
 use crowfly_machine::gpu::{DeviceMemory, Gpu};
 use crowfly_machine::gpu_storage::StorageFile;
-use crowfly_machine::usage;
 use crowfly_route::obstacle::Obstacle;
 use crowfly_route::receipt::CpuSeconds;
-use crowfly_route::units::BytesPerSecond;
 
 use crate::error::TransferError;
+use crate::fresh::FreshMemory;
 use crate::io::Direction;
 use crate::memory::{Memory, MemoryKind, Target};
 use crate::source::Direct;
@@ -34,8 +33,8 @@ pub(crate) struct Lane {
     pub buffered: Arc<File>,
     pub direct: Option<Direct>,
     pub landing: Landing,
-    /// Whether the page cache's pages may become the destination where fresh memory is slow.
-    pub may_map: bool,
+    /// Whether a detour may be taken where fresh memory is slow.
+    pub may_detour: bool,
     /// Whether all of the piece lay in the page cache when the transfer was set up.
     pub was_cached: bool,
 }
@@ -144,75 +143,6 @@ impl Ledger {
         for obstacle in other.obstacles {
             self.meet(obstacle);
         }
-    }
-}
-
-/// What it costs to get fresh pages from the kernel, as measured by the transfer itself: those of a
-/// direct read, or those of the page cache that a file is read into.
-///
-/// Mostly that is the time to zero them. In virtual machines whose hypervisor takes free memory
-/// back, each fresh page may first have to be fetched from the host, ten times slower, and huge
-/// pages, which come from memory that lay free for long, more often than small ones.
-#[derive(Debug, Default)]
-pub(crate) struct FreshMemory {
-    huge: Spent,
-    small: Spent,
-}
-
-#[derive(Debug, Default)]
-struct Spent {
-    bytes: AtomicU64,
-    nanoseconds: AtomicU64,
-}
-
-impl Spent {
-    fn rate(&self) -> Option<f64> {
-        let bytes = self.bytes.load(Ordering::Relaxed);
-        let seconds = self.nanoseconds.load(Ordering::Relaxed) as f64 / 1e9;
-        (bytes >= FreshMemory::ENOUGH).then_some(bytes as f64 / seconds)
-    }
-}
-
-impl FreshMemory {
-    /// Fresh memory that costs more CPU time than this many bytes per second and core is slow: a
-    /// kernel copy out of the page cache runs at 5 to 10 GB/s.
-    const SLOW: f64 = 4e9;
-    /// How much is taken before judging.
-    const ENOUGH: u64 = 16 << 20;
-
-    pub(crate) fn took(&self, huge: bool, bytes: u64, seconds: f64) {
-        let spent = if huge { &self.huge } else { &self.small };
-        spent.bytes.fetch_add(bytes, Ordering::Relaxed);
-        spent
-            .nanoseconds
-            .fetch_add((seconds * 1e9) as u64, Ordering::Relaxed);
-    }
-
-    /// Has the kernel give a part of host memory its pages now, of the size that has proved cheaper.
-    pub(crate) fn fill(&self, target: &Target) {
-        let huge = self.take_huge();
-        if !huge {
-            target.use_small_pages();
-        }
-        let before = usage::this_thread().total();
-        target.prefault();
-        let seconds = usage::this_thread().total() - before;
-        self.took(huge, target.len() as u64, seconds);
-    }
-
-    /// The measured rate of huge pages, when it is slow and enough was measured.
-    pub(crate) fn slow(&self) -> Option<BytesPerSecond> {
-        self.huge
-            .rate()
-            .filter(|rate| *rate < Self::SLOW)
-            .map(BytesPerSecond)
-    }
-
-    /// Whether the next memory should come in huge pages: unless they are slow, and small ones are
-    /// faster or not tried yet.
-    pub(crate) fn take_huge(&self) -> bool {
-        self.slow()
-            .is_none_or(|huge| self.small.rate().is_some_and(|small| huge.0 > small))
     }
 }
 
@@ -408,31 +338,6 @@ impl Job {
 mod tests {
     use super::*;
 
-    fn after(huge: &[(u64, f64)], small: &[(u64, f64)]) -> FreshMemory {
-        let fresh = FreshMemory::default();
-        huge.iter()
-            .for_each(|(bytes, seconds)| fresh.took(true, *bytes, *seconds));
-        small
-            .iter()
-            .for_each(|(bytes, seconds)| fresh.took(false, *bytes, *seconds));
-        fresh
-    }
-
-    #[test]
-    fn fresh_memory_is_called_slow_only_when_enough_was_measured_and_copying_would_be_faster() {
-        assert_eq!(after(&[], &[]).slow(), None);
-        assert_eq!(
-            after(&[(8 << 20, 1.0)], &[]).slow(),
-            None,
-            "too little to judge"
-        );
-        assert_eq!(after(&[(1 << 30, 0.1)], &[]).slow(), None, "10.7 GB/s");
-        assert_eq!(
-            after(&[(2_000_000_000, 1.0)], &[]).slow(),
-            Some(BytesPerSecond::gb(2.0))
-        );
-    }
-
     #[test]
     fn every_chunk_is_read_ahead_once_whichever_is_come_to_first_and_no_further_than_its_piece() {
         let chunk = |piece, index| Chunk {
@@ -457,14 +362,5 @@ mod tests {
         assert_eq!(asked(3), [0; 0], "the next is another file's");
         assert_eq!(asked(4), [4, 5]);
         assert_eq!(asked(0), [0], "one that was put back");
-    }
-
-    #[test]
-    fn small_pages_are_tried_when_huge_ones_are_slow_and_kept_when_they_are_faster() {
-        let slow = (1_000_000_000, 2.0);
-        assert!(after(&[], &[]).take_huge());
-        assert!(!after(&[slow], &[]).take_huge(), "not tried yet");
-        assert!(!after(&[slow], &[(1_000_000_000, 1.0)]).take_huge());
-        assert!(after(&[slow], &[(1_000_000_000, 3.0)]).take_huge());
     }
 }

@@ -13,6 +13,7 @@ pub mod digest;
 mod engine;
 mod error;
 pub mod fabric;
+mod fresh;
 pub mod gpu;
 mod io;
 mod job;

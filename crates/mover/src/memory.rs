@@ -443,14 +443,24 @@ impl Target {
         Ok(())
     }
 
+    /// The pages that hold this part: the kernel advises on whole ones alone.
+    fn pages(&self) -> Self {
+        let end = self.range.end.next_multiple_of(BLOCK).min(self.memory.len);
+        Self {
+            memory: Arc::clone(&self.memory),
+            range: self.range.start / BLOCK * BLOCK..end,
+        }
+    }
+
     /// Gives this part fresh pages, as writing to it would. Whether it works does not matter: the
     /// pages then come when they are first written to.
     pub(crate) fn prefault(&self) {
-        // SAFETY: advice on a part of our own mapping; it changes no contents.
+        let pages = self.pages();
+        // SAFETY: advice on whole pages of our own mapping; it changes no contents.
         let _ = unsafe {
             rustix::mm::madvise(
-                self.pointer().cast(),
-                self.len(),
+                pages.pointer().cast(),
+                pages.len(),
                 Advice::LinuxPopulateWrite,
             )
         };
@@ -458,9 +468,10 @@ impl Target {
 
     /// Has this part made of small pages when it is first touched.
     pub(crate) fn use_small_pages(&self) {
-        // SAFETY: advice on a part of our own mapping; it changes no contents.
+        let pages = self.pages();
+        // SAFETY: advice on whole pages of our own mapping; it changes no contents.
         let _ = unsafe {
-            rustix::mm::madvise(self.pointer().cast(), self.len(), Advice::LinuxNoHugepage)
+            rustix::mm::madvise(pages.pointer().cast(), pages.len(), Advice::LinuxNoHugepage)
         };
     }
 

@@ -82,7 +82,7 @@ pub(crate) fn read(
         buffered: Arc::clone(source.buffered()),
         direct: source.direct().cloned(),
         landing: spot.landing(&range),
-        may_map: false,
+        may_detour: false,
         was_cached: false,
     };
     let mut ledger = run(Direction::Read, lane, chunks, strict)?;
@@ -171,7 +171,7 @@ pub(crate) fn write(
         buffered: Arc::clone(&file.buffered),
         direct: direct.cloned(),
         landing: spot.landing(&range),
-        may_map: false,
+        may_detour: false,
         was_cached: false,
     };
     let mut ledger = run(Direction::Write, lane, chunks, strict)?;
@@ -223,6 +223,7 @@ pub(crate) fn shares(ledger: &Ledger) -> Vec<Share> {
     };
     let by = |way: &Way| match way {
         Way::Direct | Way::Storage => (Path::Threads, Class::Direct),
+        Way::Bounce => (Path::Staged, Class::Staged),
         Way::Map => (Path::Mapped, Class::Direct),
         Way::Copy => (Path::Cached, Class::Staged),
     };

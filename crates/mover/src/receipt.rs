@@ -205,6 +205,11 @@ impl Account {
                     let path = if peer { Path::Peer } else { Path::Direct };
                     (path, Class::Direct, None)
                 }
+                Way::Bounce => (
+                    Path::Staged,
+                    Class::Staged,
+                    Some(reason(Some(Code::SlowFreshMemory))),
+                ),
                 Way::Map => {
                     let because = reason(Some(Code::SlowFreshMemory));
                     let filled = bytes.saturating_sub(self.before.cached());
@@ -241,7 +246,7 @@ impl Account {
     fn route(&self, path: Path, verdict: Option<storage::Verdict>) -> Route {
         let name = match path {
             Path::CuFile => storage::route_name(verdict),
-            path => route_name(path),
+            path => route_name(path, self.on_gpu()),
         };
         described(name, &self.candidates)
             .cloned()
@@ -369,12 +374,13 @@ impl Account {
 }
 
 /// The name under which the search for routes knows a path.
-const fn route_name(path: Path) -> &'static str {
+const fn route_name(path: Path, on_gpu: bool) -> &'static str {
     match path {
         Path::Peer => "peer-to-peer",
         Path::Cached => "page-cache",
         Path::Mapped => "page-cache-mapped",
         Path::HipFile => "hipfile",
+        Path::Staged if !on_gpu => "o-direct-staged",
         _ => "o-direct",
     }
 }
@@ -423,6 +429,15 @@ fn bare_route(path: Path, name: &str, from: &Place, to: &Place) -> Route {
             hop(drive, host(HostUse::Bounce), dma()),
             hop(host(HostUse::Bounce), end, by_gpu(*index)),
         ],
+        (Path::Staged, _) => {
+            let copy = Carrier::Cpu {
+                work: CpuWork::UserCopy,
+            };
+            vec![
+                hop(drive, host(HostUse::Bounce), dma()),
+                hop(host(HostUse::Bounce), end, copy),
+            ]
+        }
         (Path::Cached, _) => {
             let copy = Carrier::Cpu {
                 work: CpuWork::KernelCopy,
@@ -467,7 +482,7 @@ mod tests {
         };
         let to_host = found("host");
         for path in Path::STORAGE.into_iter().filter(|path| *path != Path::Peer) {
-            let name = route_name(path);
+            let name = route_name(path, false);
             let known = described(name, &to_host).map(Route::counters);
             let bare = bare_route(path, name, &from, &Place::Host(None)).counters();
             let expected = crowfly_route::hop::Counters {
@@ -479,10 +494,21 @@ mod tests {
     }
 
     #[test]
+    fn a_copy_out_of_a_buffer_is_a_touch_and_a_pass_more_than_the_straight_way() {
+        let (file, host) = (Place::File("in".into()), Place::Host(None));
+        let name = route_name(Path::Staged, false);
+        let bounced = bare_route(Path::Staged, name, &file, &host);
+        assert_eq!((name, bounced.class()), ("o-direct-staged", Class::Staged));
+        let counters = bounced.counters();
+        assert_eq!((counters.copies, counters.cpu_touches), (2, 1));
+        assert_eq!(route_name(Path::Staged, true), "o-direct");
+    }
+
+    #[test]
     fn a_save_takes_the_ways_of_a_load_backwards() {
         let (file, host) = (Place::File("out".into()), Place::Host(None));
         for path in [Path::Direct, Path::Cached, Path::Threads] {
-            let name = route_name(path);
+            let name = route_name(path, false);
             let load = bare_route(path, name, &file, &host);
             let save = bare_route(path, name, &host, &file);
             assert_eq!(save.counters(), load.counters(), "{path}");

@@ -135,7 +135,7 @@ impl Engine {
             buffered: Arc::clone(&writing.file),
             landing,
             direct: writing.direct.clone(),
-            may_map: false,
+            may_detour: false,
             was_cached: false,
         };
         let blocking =

@@ -9,6 +9,8 @@ use crate::digest;
 pub(crate) enum Way {
     /// O_DIRECT into the destination.
     Direct,
+    /// O_DIRECT into a buffer, and copied from there by a core.
+    Bounce,
     /// The page cache's pages become the destination.
     Map,
     /// Copied out of the page cache by the kernel.
@@ -34,7 +36,7 @@ impl Chunk {
     /// The bytes that are moved: what is wanted, grown to the alignment that the way needs.
     pub(crate) fn span(&self, align: u64) -> Range<u64> {
         match self.way {
-            Way::Direct | Way::Map => {
+            Way::Direct | Way::Bounce | Way::Map => {
                 let start = self.wanted.start / align * align;
                 start..self.wanted.end.next_multiple_of(align)
             }

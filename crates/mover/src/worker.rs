@@ -8,11 +8,13 @@ use std::time::Duration;
 
 use crate::digest;
 use crate::error::TransferError;
+use crate::fresh::Landfall;
 use crate::io::{Direction, Done, Io, Op};
 use crate::job::{Job, Landing, Lane, Ledger};
 use crate::memory::{Relay, Target};
 use crate::work::{Chunk, Way};
 
+mod bounce;
 mod device;
 mod fault;
 mod pages;
@@ -191,8 +193,13 @@ impl<'j, I: Io> Worker<'j, I> {
                     },
                 });
             }
-            (Way::Direct, Some(_)) if lane.may_map && self.job.fresh().slow().is_some() => {
+            (Way::Direct, Some(_)) if self.landfall(lane) == Landfall::PageCache => {
                 self.map_instead(chunk)
+            }
+            (Way::Direct, Some(direct))
+                if self.landfall(lane) == Landfall::Buffer && self.has_buffers() =>
+            {
+                self.bounce(chunk, direct)
             }
             (Way::Direct, Some(direct)) => {
                 let span = chunk.span(direct.align);
@@ -207,22 +214,25 @@ impl<'j, I: Io> Worker<'j, I> {
                 });
             }
             (Way::Map, _) => self.map(chunk),
-            (Way::Direct | Way::Copy, _) => self.copy(chunk),
+            (Way::Direct | Way::Bounce | Way::Copy, _) => self.copy(chunk),
         }
     }
 
-    fn target(&self, lane: &Lane, span: &Range<u64>, slot: Option<usize>) -> Option<Target> {
-        match (&lane.landing, &self.ring, slot) {
-            (Landing::Ring | Landing::Gpu { .. }, Some(ring), Some(slot)) => {
+    /// Where the bytes of a chunk arrive: in its destination or, on their way there, in a buffer.
+    fn target(&self, chunk: &Chunk, span: &Range<u64>, slot: Option<usize>) -> Option<Target> {
+        let landing = &self.lane(chunk).landing;
+        let passes = matches!(landing, Landing::Ring | Landing::Gpu { .. });
+        match (&self.ring, slot) {
+            (Some(ring), Some(slot)) if passes || chunk.way == Way::Bounce => {
                 Some(ring.slot(slot, (span.end - span.start) as usize))
             }
-            (landing, _, _) => landing.target(span),
+            _ => landing.target(span),
         }
     }
 
     fn submit(&mut self, flight: Flight) {
         let lane = self.lane(&flight.chunk);
-        let target = self.target(lane, &flight.span, flight.slot);
+        let target = self.target(&flight.chunk, &flight.span, flight.slot);
         let (Some(direct), Some(target)) = (&lane.direct, target) else {
             unreachable!("a direct flight has an O_DIRECT file and memory");
         };
@@ -376,7 +386,7 @@ impl<'j, I: Io> Worker<'j, I> {
         if lane.landing.gpu().is_some() {
             self.ledger.bounced += wanted;
         }
-        match self.target(lane, &flight.span, flight.slot) {
+        match self.target(&flight.chunk, &flight.span, flight.slot) {
             Some(target) => {
                 let lead = (flight.chunk.wanted.start - flight.span.start) as usize;
                 let target = target.part(lead, wanted as usize);
@@ -389,6 +399,9 @@ impl<'j, I: Io> Worker<'j, I> {
     /// The bytes of a chunk are where the drive or the kernel puts them: in place, or in a buffer
     /// from which a GPU takes them.
     fn delivered(&mut self, chunk: Chunk, target: Target, slot: Option<usize>) {
+        if chunk.way == Way::Bounce {
+            return self.put_down(&chunk, &target, slot);
+        }
         let on_way = self.lane(&chunk).landing.gpu().is_some();
         if on_way && self.job.direction == Direction::Read {
             return self.forward(chunk, target, slot);

@@ -112,7 +112,7 @@ impl<I: Io> Worker<'_, I> {
         let (Landing::Gpu { memory, .. }, Some(from), Some(whole)) = (
             &lane.landing,
             lane.landing.device_range(&chunk.wanted),
-            self.target(lane, &span, slot),
+            self.target(&chunk, &span, slot),
         ) else {
             return self.job.fail(TransferError::WorkerDied);
         };
@@ -273,7 +273,7 @@ impl<I: Io> Worker<'_, I> {
         }
         self.ledger.overread += got.saturating_sub(chunk.wanted.end - chunk.wanted.start);
         let slot = self.ring.as_mut().and_then(|ring| ring.free.pop());
-        match self.target(lane, &chunk.wanted, slot) {
+        match self.target(&chunk, &chunk.wanted, slot) {
             Some(target) if self.job.direction == Direction::Read => {
                 self.in_place(chunk, target, slot);
             }

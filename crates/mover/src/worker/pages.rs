@@ -36,7 +36,7 @@ impl<I: Io> Worker<'_, I> {
         fresh.fill(&target);
     }
 
-    fn meet_slow_memory(&mut self) {
+    pub(super) fn meet_slow_memory(&mut self) {
         if let Some(rate) = self.job.fresh().slow() {
             self.ledger.meet(
                 Obstacle::slows(Code::SlowFreshMemory, "fresh memory costs more than copying out of the page cache")
@@ -128,7 +128,7 @@ impl<I: Io> Worker<'_, I> {
     /// The same with a buffer of the ring's that was taken already.
     pub(super) fn copy_by(&mut self, chunk: Chunk, slot: Option<usize>) {
         let lane = self.lane(&chunk);
-        let Some(target) = self.target(lane, &chunk.wanted, slot) else {
+        let Some(target) = self.target(&chunk, &chunk.wanted, slot) else {
             return self.job.fail(TransferError::WorkerDied);
         };
         let length = chunk.wanted.end - chunk.wanted.start;

@@ -49,7 +49,7 @@ fn reading(file: &Arc<File>, memory: &Arc<Memory>) -> Job {
             memory: Arc::clone(memory),
             shift: 0,
         },
-        may_map: false,
+        may_detour: false,
         was_cached: false,
     };
     let terms = Terms {
@@ -111,6 +111,101 @@ fn given_any_seed_of_short_interrupted_and_reordered_answers_the_bytes_are_right
         assert!(out.ledger.retries > 0, "seed {seed}");
         assert_eq!(out.ledger.bounced, 0, "seed {seed}");
     }
+}
+
+/// A job whose transfer has found that huge pages are slow, and small ones cheap or not.
+fn where_huge_pages_are_slow(file: &Arc<File>, memory: &Arc<Memory>, small: f64) -> Arc<Job> {
+    let mut job = reading(file, memory);
+    job.lanes[0].may_detour = true;
+    job.fresh().took(true, 1 << 30, 2.0);
+    job.fresh().took(false, 1 << 30, (1 << 30) as f64 / small);
+    Arc::new(job)
+}
+
+#[test]
+fn given_huge_pages_are_slow_bytes_pass_a_buffer_into_small_ones_and_are_counted_as_bounced() {
+    if let Some(setting) = crowfly_machine::huge_pages::forbidden() {
+        crowfly_waive::waived!("this machine has no huge pages for the buffers: {setting}");
+        return;
+    }
+    let bytes = content();
+    let file = file(&bytes);
+    let pieces =
+        digest::grid(0..LENGTH).map(|r| digest::piece(&bytes[r.start as usize..r.end as usize]));
+    let expected = digest::whole(pieces);
+    for seed in 0..SEEDS {
+        let memory = Memory::host(LENGTH as usize, None).expect("12 MB");
+        let job = where_huge_pages_are_slow(&file, &memory, 3e9);
+        let faults = Faults {
+            seed,
+            short_one_in: 2,
+            interrupted_one_in: 3,
+            busy_one_in: 5,
+            ..Faults::default()
+        };
+        let device = Faulty::new(faults, 4);
+        let ledger = Worker::new(&job, device, (0, 1), None, Ledger::default()).run();
+        assert!(job.failure().is_none(), "seed {seed}");
+        assert_eq!(job.digest(), Some(expected), "seed {seed}");
+        let region = Region::new(memory, 0..LENGTH as usize);
+        assert!(region.as_slice() == Some(&bytes[..]), "seed {seed}");
+        assert!(!region.follows_file(), "seed {seed}");
+        let ways: Vec<_> = ledger.delivered.into_iter().collect();
+        assert_eq!(ways, [(Way::Bounce, LENGTH)], "seed {seed}");
+        assert_eq!(ledger.bounced, LENGTH, "seed {seed}");
+        assert_eq!(ledger.obstacles[0].code, Code::SlowFreshMemory);
+    }
+}
+
+#[test]
+fn given_a_refusal_or_an_early_end_on_the_way_through_a_buffer_it_is_met_as_on_the_straight_one() {
+    let bytes = content();
+    let file = file(&bytes);
+    let run = |faults| {
+        let memory = Memory::host(LENGTH as usize, None).expect("12 MB");
+        let job = where_huge_pages_are_slow(&file, &memory, 3e9);
+        let ledger = Worker::new(
+            &job,
+            Faulty::new(faults, 4),
+            (0, 1),
+            None,
+            Ledger::default(),
+        )
+        .run();
+        (job, ledger, Region::new(memory, 0..LENGTH as usize))
+    };
+    let (job, ledger, region) = run(Faults {
+        always: Some(libc::EINVAL),
+        ..Faults::default()
+    });
+    assert!(job.failure().is_none());
+    assert!(region.as_slice() == Some(&bytes[..]));
+    assert_eq!(ledger.delivered.get(&Way::Copy), Some(&LENGTH));
+    let (job, _, _) = run(Faults {
+        ends_at: Some(2 * digest::GRID + 777),
+        ..Faults::default()
+    });
+    assert_eq!(job.failure().expect("it ended").code(), "file-shrank");
+    assert!(job.moved() < LENGTH);
+}
+
+#[test]
+fn given_all_fresh_memory_is_slow_the_page_caches_pages_are_taken() {
+    let bytes = content();
+    let file = file(&bytes);
+    let memory = Memory::host(LENGTH as usize, None).expect("12 MB");
+    let job = where_huge_pages_are_slow(&file, &memory, 0.4e9);
+    let device = Faulty::new(Faults::default(), 4);
+    let ledger = Worker::new(&job, device, (0, 1), None, Ledger::default()).run();
+    assert!(job.failure().is_none());
+    let region = Region::new(memory, 0..LENGTH as usize);
+    assert!(region.follows_file());
+    let mut found = vec![0; LENGTH as usize];
+    region.read_at(0, &mut found).expect("the file is there");
+    assert!(found == bytes);
+    let ways: Vec<_> = ledger.delivered.into_iter().collect();
+    assert_eq!(ways, [(Way::Map, LENGTH)]);
+    assert_eq!(ledger.bounced, 0);
 }
 
 #[test]
@@ -197,7 +292,7 @@ fn given_a_full_disk_the_write_fails_with_no_space() {
         buffered: Arc::clone(&file),
         direct: Some(Direct { file, align: 512 }),
         landing: Landing::Region { memory, shift: 0 },
-        may_map: false,
+        may_detour: false,
         was_cached: false,
     };
     let chunk = Chunk {
@@ -235,7 +330,7 @@ fn given_more_workers_than_requests_in_flight_a_worker_without_a_share_ends_with
         buffered: Arc::clone(&file),
         direct: None,
         landing: Landing::Ring,
-        may_map: false,
+        may_detour: false,
         was_cached: false,
     };
     let terms = Terms {

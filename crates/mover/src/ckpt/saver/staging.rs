@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{self, Receiver, Sender};
 
 use super::SLAB;
-use crate::job::FreshMemory;
+use crate::fresh::FreshMemory;
 use crate::memory::{Memory, MemoryError, Region};
 
 /// Threads that make buffers ready at a time. More would wait for each other in the kernel.

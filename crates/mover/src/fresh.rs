@@ -1,0 +1,201 @@
+//! What it costs to get fresh pages from the kernel, as measured by the transfer itself: those of a direct
+//! read, or those of the page cache that a file is read into.
+//!
+//! Mostly that is the time to zero them. In virtual machines whose hypervisor takes free memory back, each
+//! fresh page may first have to be fetched from the host, ten times slower. What it takes are large pieces that
+//! lie free, which huge pages come from; small pages come from the scraps, which it leaves alone.
+
+use std::sync::{Mutex, PoisonError};
+
+use crowfly_machine::usage;
+use crowfly_route::units::BytesPerSecond;
+
+use crate::memory::{HUGE_PAGE, Target};
+
+/// The costs of both sizes of pages so far.
+#[derive(Debug, Default)]
+pub(crate) struct FreshMemory {
+    huge: Mutex<Spent>,
+    small: Mutex<Spent>,
+}
+
+/// Where a direct read had best land.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Landfall {
+    /// In the destination, whose fresh pages are cheap.
+    Destination,
+    /// In a buffer that is used again and again, out of which a core copies into small pages: the large ones are
+    /// slow to get, and small ones, which lie scattered, are slow for a drive to write to.
+    Buffer,
+    /// In the page cache, whose pages become the destination: all fresh memory is slow.
+    PageCache,
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+struct Spent {
+    bytes: u64,
+    seconds: f64,
+}
+
+impl Spent {
+    /// Beyond this much the past counts for half: costs change while memory is taken.
+    const REMEMBERED: u64 = 64 << 20;
+
+    fn add(&mut self, bytes: u64, seconds: f64) {
+        if self.bytes > Self::REMEMBERED {
+            self.bytes /= 2;
+            self.seconds /= 2.0;
+        }
+        self.bytes = self.bytes.saturating_add(bytes);
+        self.seconds += seconds;
+    }
+
+    /// The rate, once enough was taken to be sure on which side of the limit it lies.
+    fn against(self, limit: f64) -> Option<f64> {
+        /// How much is taken before judging,
+        const ENOUGH: u64 = 16 << 20;
+        /// or this much where the rate is below a quarter of the limit.
+        const PLAIN: u64 = 2 * HUGE_PAGE as u64;
+        let rate = self.bytes as f64 / self.seconds;
+        let enough = match rate < limit / 4.0 {
+            true => PLAIN,
+            false => ENOUGH,
+        };
+        (self.bytes >= enough).then_some(rate)
+    }
+}
+
+impl FreshMemory {
+    /// Huge pages that cost more CPU time than this many bytes per second and core are slow: a
+    /// kernel copy out of the page cache runs at 5 to 10 GB/s.
+    const SLOW: f64 = 4e9;
+    /// The same of small ones, which cost three times as much at best: with a copy on top they are worth their
+    /// time as long as two cores keep up with a drive of 2 GB/s.
+    const SLOW_SMALL: f64 = 1.5e9;
+
+    pub(crate) fn took(&self, huge: bool, bytes: u64, seconds: f64) {
+        let spent = if huge { &self.huge } else { &self.small };
+        let mut spent = spent.lock().unwrap_or_else(PoisonError::into_inner);
+        spent.add(bytes, seconds);
+    }
+
+    /// Has the kernel give a part of host memory its pages now, of the size that has proved cheaper.
+    pub(crate) fn fill(&self, target: &Target) {
+        let huge = self.take_huge();
+        if !huge {
+            target.use_small_pages();
+        }
+        let before = usage::this_thread().total();
+        target.prefault();
+        let seconds = usage::this_thread().total() - before;
+        self.took(huge, target.len() as u64, seconds);
+    }
+
+    /// The measured rate of huge pages, when it is slow and enough was measured.
+    pub(crate) fn slow(&self) -> Option<BytesPerSecond> {
+        Self::rate(&self.huge, Self::SLOW)
+            .filter(|rate| *rate < Self::SLOW)
+            .map(BytesPerSecond)
+    }
+
+    /// Where the next direct read had best land.
+    pub(crate) fn landfall(&self) -> Landfall {
+        let small = || Self::rate(&self.small, Self::SLOW_SMALL);
+        if self.slow().is_none() {
+            Landfall::Destination
+        } else if small().is_none_or(|rate| rate >= Self::SLOW_SMALL) {
+            Landfall::Buffer
+        } else {
+            Landfall::PageCache
+        }
+    }
+
+    /// Whether the next memory should come in huge pages: unless they are slow, and small ones are
+    /// faster or not tried yet.
+    pub(crate) fn take_huge(&self) -> bool {
+        self.slow().is_none_or(|huge| {
+            Self::rate(&self.small, Self::SLOW_SMALL).is_some_and(|small| huge.0 > small)
+        })
+    }
+
+    fn rate(spent: &Mutex<Spent>, limit: f64) -> Option<f64> {
+        let spent = *spent.lock().unwrap_or_else(PoisonError::into_inner);
+        spent.against(limit)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A billion bytes at some rate.
+    fn at(gigabytes_per_second: f64) -> (u64, f64) {
+        (1_000_000_000, 1.0 / gigabytes_per_second)
+    }
+
+    fn after(huge: &[(u64, f64)], small: &[(u64, f64)]) -> FreshMemory {
+        let fresh = FreshMemory::default();
+        huge.iter()
+            .for_each(|(bytes, seconds)| fresh.took(true, *bytes, *seconds));
+        small
+            .iter()
+            .for_each(|(bytes, seconds)| fresh.took(false, *bytes, *seconds));
+        fresh
+    }
+
+    #[test]
+    fn fresh_memory_is_called_slow_only_when_enough_was_measured_and_copying_would_be_faster() {
+        assert_eq!(after(&[], &[]).slow(), None);
+        let a_little_slow = (8 << 20, (8 << 20) as f64 / 3e9);
+        assert_eq!(
+            after(&[a_little_slow], &[]).slow(),
+            None,
+            "too little to judge"
+        );
+        assert!(after(&[a_little_slow, a_little_slow], &[]).slow().is_some());
+        assert_eq!(after(&[at(10.0)], &[]).slow(), None);
+        assert_eq!(after(&[at(2.0)], &[]).slow(), Some(BytesPerSecond::gb(2.0)));
+    }
+
+    #[test]
+    fn two_huge_pages_at_a_tenth_of_the_usual_rate_are_enough() {
+        let page = (2 << 20, 0.005);
+        assert_eq!(after(&[page], &[]).slow(), None);
+        assert!(after(&[page, page], &[]).slow().is_some());
+    }
+
+    #[test]
+    fn small_pages_are_tried_when_huge_ones_are_slow_and_kept_when_they_are_faster() {
+        assert!(after(&[], &[]).take_huge());
+        assert!(!after(&[at(0.5)], &[]).take_huge(), "not tried yet");
+        assert!(!after(&[at(0.5)], &[at(1.0)]).take_huge());
+        assert!(after(&[at(0.5)], &[at(0.3)]).take_huge());
+    }
+
+    #[test]
+    fn a_read_lands_where_the_cheapest_memory_is() {
+        assert_eq!(after(&[], &[]).landfall(), Landfall::Destination);
+        assert_eq!(after(&[at(10.0)], &[]).landfall(), Landfall::Destination);
+        assert_eq!(after(&[at(0.5)], &[]).landfall(), Landfall::Buffer);
+        assert_eq!(after(&[at(0.5)], &[at(3.0)]).landfall(), Landfall::Buffer);
+        assert_eq!(
+            after(&[at(0.5)], &[at(0.4)]).landfall(),
+            Landfall::PageCache
+        );
+    }
+
+    #[test]
+    fn when_the_scraps_are_used_up_that_shows_before_as_much_again_was_taken() {
+        let fresh = after(&[at(0.5)], &[]);
+        let chunk = 2u64 << 20;
+        for _ in 0..500 {
+            fresh.took(false, chunk, chunk as f64 / 3e9);
+        }
+        let mut dear = 0;
+        while fresh.landfall() == Landfall::Buffer {
+            fresh.took(false, chunk, chunk as f64 / 0.5e9);
+            dear += chunk;
+        }
+        assert!(dear < 64 << 20, "{dear}");
+    }
+}
