@@ -21,6 +21,10 @@ use crate::machine::{self, Machine};
 const CHILD: &str = "import sys; sys.path.insert(0, sys.argv[1]); \
     from crowfly._crowfly import answer_trial; answer_trial(sys.argv[2])";
 
+/// The words that a device can be called by.
+const WORDS: &str =
+    "choose cpu, cpu:NODE, cuda:N (as PyTorch counts), gpu:N (by PCI address) or peer:ADDRESS";
+
 /// What a caller wants tensors to be in.
 pub enum Device {
     /// A place in crowfly's words: a GPU by its number in the order of PCI addresses, hidden ones included.
@@ -45,7 +49,11 @@ impl std::str::FromStr for Device {
             }
             _ => device.to_owned(),
         };
-        Ok(Self::Place(place.parse()?))
+        let place = place.parse::<Place>().map_err(|_| {
+            let what = format!("{device:?} is not a device");
+            Fault::usage(what).hint(WORDS)
+        })?;
+        Ok(Self::Place(place))
     }
 }
 
@@ -73,7 +81,7 @@ impl Device {
             }
             Self::Place(other) => {
                 let what = format!("a load cannot end in {other}");
-                Err(Fault::usage(what).hint("choose cpu, cuda:N, gpu:N, host:NODE or peer:ADDRESS"))
+                Err(Fault::usage(what).hint(WORDS))
             }
         }
     }

@@ -42,13 +42,23 @@ pub struct Asked<'a> {
 impl Engine {
     #[new]
     #[pyo3(signature = (*, depth=None, workers=None, budget=None))]
-    fn new(depth: Option<usize>, workers: Option<usize>, budget: Option<u64>) -> Self {
+    fn new(
+        depth: Option<usize>,
+        workers: Option<usize>,
+        budget: Option<u64>,
+    ) -> Result<Self, Fault> {
+        if depth == Some(0) || workers == Some(0) {
+            let what = "an engine needs at least one worker and one request in flight";
+            return Err(
+                Fault::usage(what).hint("leave depth and workers out to have them measured")
+            );
+        }
         let settings = Settings {
             depth,
             workers,
             budget: budget.map_or(Settings::default().budget, Bytes),
         };
-        Self(Inner::new(settings))
+        Ok(Self(Inner::new(settings)))
     }
 
     /// Starts loading a file, an index or a folder; see `crowfly.load_file`.

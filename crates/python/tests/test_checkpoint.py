@@ -53,6 +53,19 @@ def test_a_nested_state_comes_back_as_it_was(tmp_path):
     assert verified.checked_bytes == restored.checked_bytes
 
 
+def test_what_a_notebook_shows_is_a_line_and_no_tensor(tmp_path):
+    state = {"a": np.zeros(4096, "u1")}
+    saver = Checkpointer(tmp_path, 0, 1)
+    assert repr(saver) == f"crowfly.checkpoint.Checkpointer({str(tmp_path)!r}, rank 0 of 1)"
+    pending = saver.save_async(3, state)
+    assert repr(pending).startswith("crowfly.checkpoint.Pending(step 3, ")
+    text = str(pending.wait())
+    assert text.startswith("step 3, rank 0 of 1: 4096 B to ") and "\n" not in text
+    assert repr(pending) == "crowfly.checkpoint.Pending(step 3, done)"
+    restored = saver.restore()
+    assert "array" not in repr(restored) and "step=3" in repr(restored)
+
+
 def test_the_receipt_tells_stall_and_rest_apart_and_what_a_restore_would_cost(tmp_path):
     state = {"a": np.zeros(1 << 20, "u1")}
     pending = checkpoint.save_async(state, tmp_path, step=1)

@@ -34,6 +34,25 @@ def test_a_malformed_file_is_a_format_error_with_a_code(tmp_path, content, code)
     assert error.value.code == code
 
 
+@pytest.mark.parametrize("device", ["mps", "gpu", "host:x", "s3://bucket", ""])
+def test_a_word_that_is_no_device_is_told_with_those_that_are(small, device):
+    with pytest.raises(errors.UsageError) as error:
+        crowfly.load_file(small, device=device)
+    assert "cuda:N" in error.value.hint and "cpu" in error.value.hint
+
+
+def test_an_engine_that_could_do_nothing_is_a_mistake_of_the_call():
+    for settings in ({"depth": 0}, {"workers": 0}):
+        with pytest.raises(errors.UsageError) as error:
+            crowfly.Engine(**settings)
+        assert error.value.code == "usage" and "measured" in error.value.hint
+
+
+def test_a_mistake_of_the_call_has_its_own_code():
+    assert errors.UsageError("so").code == "usage" and errors.CrowflyError("so").code == "failed"
+    assert pickle.loads(pickle.dumps(errors.UsageError("so", "other"))).code == "other"
+
+
 def test_absent_and_denied_are_two_things(tmp_path, small):
     with pytest.raises(FileNotFoundError) as absent:
         crowfly.load_file(tmp_path / "nothing.safetensors")

@@ -13,6 +13,10 @@ import crowfly
 MIB = 1 << 20
 
 
+def test_one_glob_needs_no_list(small):
+    assert list(crowfly.load_file(small, tensors="w*")) == ["weight"]
+
+
 def test_tensors_arrive_in_file_order_with_their_types_shapes_and_bytes(small):
     loaded = crowfly.load_file(small)
     assert [(n, t.dtype, t.shape) for n, t in loaded.items()] == [

@@ -10,6 +10,13 @@ import crowfly
 np = pytest.importorskip("numpy", reason="waived: NumPy is not installed")
 
 
+def test_what_is_open_says_what_it_is(small):
+    with crowfly.safe_open(small) as file:
+        assert repr(file) == f"crowfly.safe_open({str(small)!r}, 3 tensors)"
+        assert repr(file.get_slice("weight")) == "crowfly.Slice('weight', F32, [2, 3])"
+    assert repr(file) == f"crowfly.safe_open({str(small)!r}, closed)"
+
+
 def test_names_types_shapes_and_metadata_come_from_the_header_alone(small):
     with crowfly.safe_open(small) as file:
         assert file.keys() == ["bias", "scale", "weight"]

@@ -51,7 +51,7 @@ def start_load(
     """As :func:`load_file`, but returns once the bytes are on their way; :func:`finish_load` waits for them."""
     return (engine or Engine()).load(
         os.fspath(filename),
-        tensors=None if tensors is None else list(tensors),
+        tensors=[tensors] if isinstance(tensors, str) else tensors and list(tensors),
         shard=shard,
         device=device_word(device),
         policy=policy,
@@ -92,7 +92,7 @@ def load_file(
             one of crowfly's places: ``"gpu:0"`` counts the machine's GPUs by PCI address, hidden ones included.
         policy: ``"require"`` (direct, or :class:`~crowfly.errors.RouteRefused` before the first byte),
             ``"prefer"`` (the best way there is, every detour named in the receipt), ``"staged"``.
-        tensors: load only tensors whose name matches one of these globs.
+        tensors: load only tensors whose name matches this glob, or one of these.
         shard: load only one rank's share, as ``(rank, ranks)``: whole tensors, balanced by bytes.
         path: force one engine path, to compare: ``"direct"``, ``"threads"``, ``"mapped"`` or ``"cached"``.
         verify: compare the checksum of what arrived with a second, independent reading of the source.

@@ -35,7 +35,8 @@ class safe_open:  # noqa: N801  (the name that people know)
         self, filename: Filename, framework: str = "crowfly", device: Any = "cpu", *, policy: str = "prefer"
     ) -> None:
         self._convert: Callable[[Tensor], Any] = conversion(framework)
-        self._file: Optional[Opened] = Opened(os.fspath(filename), device_word(device), policy)
+        self._name = os.fspath(filename)
+        self._file: Optional[Opened] = Opened(self._name, device_word(device), policy)
 
     def _opened(self) -> Opened:
         if self._file is None:
@@ -86,6 +87,11 @@ class safe_open:  # noqa: N801  (the name that people know)
         """What the engine did so far. What was made of the file's pages needed no transfer."""
         return [Receipt._parse(text) for text in self._opened().receipts()]
 
+    def __repr__(self) -> str:
+        if self._file is None:
+            return f"crowfly.safe_open({self._name!r}, closed)"
+        return f"crowfly.safe_open({self._name!r}, {len(self._file)} tensors)"
+
     def __len__(self) -> int:
         return len(self._opened())
 
@@ -99,6 +105,9 @@ class Slice:
     def __init__(self, file: Opened, name: str, convert: Callable[[Tensor], Any]) -> None:
         self._file, self._name, self._convert = file, name, convert
         self._dtype, self._shape, _ = file.info(name)
+
+    def __repr__(self) -> str:
+        return f"crowfly.Slice({self._name!r}, {self._dtype}, {list(self._shape)})"
 
     def get_shape(self) -> list[int]:
         """Elements along each dimension of the whole tensor."""

@@ -120,6 +120,13 @@ class SaveReceipt:
         """All of it, as JSON of schema ``crowfly.save/1``."""
         return dict(self._json)
 
+    def __str__(self) -> str:
+        cost = f", a restore {self.restore.seconds:.3g} s" if self.restore else ""
+        return (
+            f"step {self.step}, rank {self.rank} of {self.world}: {self.tensor_bytes} B to {self.path}; training waited "
+            f"{self.stall_seconds:.3g} s, all of it took {self.background_seconds:.3g} s{cost}"
+        )
+
 
 class Pending:
     """A save that goes on in the background.
@@ -146,6 +153,9 @@ class Pending:
         """Whether :meth:`wait` would return at once."""
         return self._saving.done
 
+    def __repr__(self) -> str:
+        return f"crowfly.checkpoint.Pending(step {self.step}, {'done' if self.done else 'under way'})"
+
     def wait(self) -> SaveReceipt:
         """Waits until the checkpoint is published, durable, and visible to every rank.
 
@@ -164,7 +174,7 @@ class Pending:
 class Restored:
     """A restored checkpoint."""
 
-    state: Any
+    state: Any = field(repr=False)
     """The state as it was saved. Of a checkpoint that crowfly did not save: a dict of its tensors; of PyTorch's
     distributed checkpoints nested as the state was, with its plain values."""
     step: Optional[int]
@@ -329,6 +339,9 @@ class Checkpointer:
             return None
         return None if found is None else self.restore(found, **options)
 
+    def __repr__(self) -> str:
+        return f"crowfly.checkpoint.Checkpointer({self.folder!r}, rank {self.rank} of {self.world})"
+
     def __enter__(self) -> Checkpointer:
         return self
 
@@ -392,11 +405,11 @@ def restore(
             that was cut along several, each of as many ranks gets back the part that it saved; other numbers of ranks
             get a grid of parts, numbered row by row, that keeps as many cuts along the last dimensions as divide them.
         step: which checkpoint of a folder.
-        tensors: of a checkpoint that crowfly did not save, only these.
+        tensors: of a checkpoint that crowfly did not save, only those of these names.
         shard: of a checkpoint that crowfly did not save, the dimension along which tensors of these names are cut.
         like: a state of the same structure, such as that of a model that FSDP has just sharded: what is a DTensor there
             comes back as one with its mesh and placements, of which each rank reads its own part, however many
-            ranks saved it and however they had cut it. What is a :class:`Part` there comes back as the same part, of
+            ranks saved it and however they had cut it; give the mesh's ``device`` too, or the part passes host memory. What is a :class:`Part` there comes back as the same part, of
             whichever box of the tensor.
         device: where the tensors go, as for :func:`crowfly.load_file`. In a GPU's memory, the checksums are held
             against what that memory holds; tensors that were saved in several parts are put together there.
@@ -414,7 +427,8 @@ def restore(
     objects = json.loads(archive.objects_json(rank))
     skeleton = _structure.of_objects(objects)
     if skeleton is None:
-        names = archive.keys() if tensors is None else list(tensors)
+        chosen = [tensors] if isinstance(tensors, str) else tensors
+        names = archive.keys() if chosen is None else list(chosen)
         leaves = [Leaf(name, framework or "crowfly", (shard or {}).get(name)) for name in names]
     elif tensors is not None or shard is not None:
         raise UsageError("this checkpoint knows its own structure; `tensors` and `shard` are for others")

@@ -45,12 +45,15 @@ class CrowflyError(Exception):
     hint: Optional[str]
     obstacles: list[Obstacle]
 
+    _code = "failed"
+    """The code where none is given."""
+
     def __init__(
-        self, message: str, code: str = "failed", hint: Optional[str] = None, obstacles: str = "[]"
+        self, message: str, code: Optional[str] = None, hint: Optional[str] = None, obstacles: str = "[]"
     ) -> None:
         super().__init__(message)
         self.message = message
-        self.code = code
+        self.code = code or self._code
         self.hint = hint
         self.obstacles = [Obstacle._of(found) for found in json.loads(obstacles or "[]")]
 
@@ -100,6 +103,8 @@ class CancelledError(CrowflyError):
 
 class UsageError(CrowflyError, ValueError):
     """The call makes no sense."""
+
+    _code = "usage"
 
 
 class LayoutError(CrowflyError, ValueError, TypeError):
