@@ -586,3 +586,95 @@ fn whichever_call_fails_a_transfer_ends_with_a_typed_error_or_the_right_bytes() 
     }
     assert!(failed > 0, "some calls cannot be done without");
 }
+
+/// What one of two processes has in a GPU's memory, when a socket carries it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum InGpu {
+    Here,
+    There,
+}
+
+#[test]
+fn given_a_gpu_that_fails_while_a_socket_carries_its_bytes_the_transfer_ends_with_its_answer_and_the_rail_goes_on()
+ {
+    let calls = [
+        "cuMemcpyHtoDAsync",
+        "cuMemcpyDtoHAsync",
+        "cuStreamCreate",
+        "cuEventSynchronize",
+    ];
+    let pair = Pair::new(false);
+    // Sent behind its header in one go, by one op, and by several.
+    for len in [4096 + 13, (300 << 10) + 1, LEN] {
+        for gpu_at in [InGpu::Here, InGpu::There] {
+            for call in calls {
+                for write in [true, false] {
+                    fails_typed(&pair, len, gpu_at, (call, write));
+                }
+            }
+        }
+    }
+}
+
+fn fails_typed(pair: &Pair, len: usize, gpu_at: InGpu, (call, write): (&'static str, bool)) {
+    let case = format!("{len} {gpu_at:?} {call} write: {write}");
+    let bytes = pattern(len, 14);
+    let gpus = FakeGpus::cuda(1);
+    let gpu = open(&gpus, 0);
+    let (memory, local, remote) = match gpu_at {
+        InGpu::Here => {
+            let (memory, local) = on_gpu(&pair.here, &gpu, len, Access::LOCAL);
+            (
+                memory,
+                local,
+                filled(&pair.there, &bytes, Access::READ_WRITE),
+            )
+        }
+        InGpu::There => {
+            let (memory, remote) = on_gpu(&pair.there, &gpu, len, Access::READ_WRITE);
+            (memory, filled(&pair.here, &bytes, Access::LOCAL), remote)
+        }
+    };
+    gpus.set_bytes(&memory, 0, &bytes);
+    let run = || {
+        let options = Options::within(SOON);
+        match write {
+            true => pair
+                .to_there
+                .write(&local.whole(), &sent(&remote).whole(), options),
+            false => pair
+                .to_there
+                .read(&local.whole(), &sent(&remote).whole(), options),
+        }
+        .wait()
+    };
+    let into_gpu = (gpu_at == InGpu::There) == write;
+    let copies = match into_gpu {
+        true => "cuMemcpyHtoDAsync",
+        false => "cuMemcpyDtoHAsync",
+    };
+    gpus.fail(call, 0, UNKNOWN);
+    match run() {
+        Ok(_) => {
+            assert_ne!(call, copies, "{case}: nothing goes without it");
+            assert!(gpus.bytes(&memory) == bytes, "{case}");
+        }
+        Err(error) => {
+            assert_eq!(error.code(), "gpu-call-failed", "{case}: {error}");
+            let text = error.to_string();
+            let whose = match gpu_at {
+                InGpu::Here => "gpu:0 failed".to_owned(),
+                InGpu::There => format!("gpu:0 of peer {} failed", pair.to_there.incarnation()),
+            };
+            assert!(text.starts_with(&whose), "{case}: {text}");
+            assert!(text.contains("999"), "what it answered: {text}");
+        }
+    }
+    let rails = pair.to_there.rails();
+    assert!(
+        rails.iter().all(|rail| rail.down.is_none()),
+        "{case}: {rails:?}"
+    );
+    run().expect("it works again");
+    assert!(gpus.bytes(&memory) == bytes, "{case}");
+}

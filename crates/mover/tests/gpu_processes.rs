@@ -92,6 +92,19 @@ fn given_a_peer_that_dies_with_the_memory_open_its_owner_gets_it_back() {
 }
 
 #[test]
+fn given_a_peer_that_closes_its_fabric_and_lives_on_the_owner_gets_its_memory_back_at_once() {
+    let runtime = needs_stand_in!();
+    let (mut owner, mut peer) = sharing(&runtime);
+    assert!(peer.ask("read").ends_with("the owner's bytes"));
+    assert_eq!(peer.ask("close"), "closed");
+    let asked = Instant::now();
+    assert_eq!(owner.ask("take back"), "taken back");
+    assert!(asked.elapsed() < HEARD_OF, "it was waited for in vain");
+    assert_eq!(peer.ask("leave"), "0 left behind");
+    assert_eq!(owner.ask("leave"), "0 left behind");
+}
+
+#[test]
 fn given_memory_that_its_owner_took_back_a_peer_is_told_that_there_is_no_such_region() {
     let runtime = needs_stand_in!();
     let (mut owner, mut peer) = sharing(&runtime);

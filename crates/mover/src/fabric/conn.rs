@@ -20,7 +20,7 @@ use rustix::net::{
 };
 
 use super::gate::Gate;
-use super::memory::{Span, discard};
+use super::memory::{Fault, Span, discard};
 use super::reactor::Attachment;
 use super::region::RegionCore;
 use super::socket::Socket;
@@ -62,6 +62,8 @@ pub(crate) struct Incoming {
     pub status: Status,
     /// The value to count then.
     pub imm: Option<(u32, u64)>,
+    /// What the peer said of a GPU of its own that failed.
+    pub said: Option<String>,
 }
 
 impl Incoming {
@@ -69,6 +71,7 @@ impl Incoming {
         landing: None,
         status: Status::Done,
         imm: None,
+        said: None,
     };
 
     pub(crate) const fn refused(status: Status) -> Self {
@@ -76,8 +79,20 @@ impl Incoming {
             landing: None,
             status,
             imm: None,
+            said: None,
         }
     }
+}
+
+/// What became of a payload.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Landed {
+    /// All of it is where it belongs.
+    Whole,
+    /// It was thrown away, or some of it: there was no place for it, or that was taken back meanwhile.
+    Dropped,
+    /// The GPU whose memory it is for failed; what that answered.
+    Failed(String),
 }
 
 /// What a connection tells its owner; called without any of the connection's gates held.
@@ -91,8 +106,11 @@ pub(crate) trait Handler: Send + Sync {
         descriptor: Option<OwnedFd>,
     ) -> Result<Incoming, Violation>;
 
-    /// The payload is through; `whole` unless some of it was thrown away.
-    fn landed(&self, conn: &Arc<Conn>, header: &Header, incoming: &Incoming, whole: bool);
+    /// The payload is through.
+    fn landed(&self, conn: &Arc<Conn>, header: &Header, incoming: &Incoming, landed: Landed);
+
+    /// A frame of this side was not sent: the GPU whose memory its payload is in failed, and answered so.
+    fn unsent(&self, _op: u64, _why: String) {}
 
     /// The connection ended.
     fn broken(&self, why: String);
@@ -137,6 +155,7 @@ impl Conn {
                 lane: sending,
                 queue: VecDeque::new(),
                 started: None,
+                unsent: Vec::new(),
                 watcher: Watcher::Reactor,
                 told_of: EventFlags::IN,
             }),
@@ -305,6 +324,7 @@ impl Conn {
         }
         let mut out = locked(&self.out);
         out.queue.clear();
+        out.unsent.clear();
         out.started = None;
         drop(out);
         self.gate.close();
@@ -358,7 +378,15 @@ impl Conn {
         let mut turn = TURN;
         let outcome = self.flush(&mut out, &mut turn).map_err(|e| e.to_string());
         *moved |= turn < TURN;
+        let unsent = std::mem::take(&mut out.unsent);
         self.arm(&mut out);
+        drop(out);
+        if let Some(handler) = self.handler.get().and_then(Weak::upgrade) {
+            for (op, why) in unsent {
+                *moved = true;
+                handler.unsent(op, why);
+            }
+        }
         outcome
     }
 }

@@ -35,6 +35,7 @@ mod zip;
 pub(crate) use attach::peek;
 pub use buffer::Buffer;
 pub(crate) use copy::{Caches, copy_slice};
+pub(in crate::fabric) use device::Fault;
 pub(crate) use duo::{Duo, second};
 pub(crate) use zip::zip_slices;
 

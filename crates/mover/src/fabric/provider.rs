@@ -431,6 +431,11 @@ pub trait Link: Send + Sync {
         true
     }
 
+    /// Whether the peer may still reach memory of this process without asking, closed or not.
+    fn lends(&self) -> bool {
+        false
+    }
+
     /// Counts up with everything that comes from the peer, where the link can tell.
     fn heard(&self) -> u64 {
         0

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use crowfly_route::receipt::Path;
 
-use super::conn::{Conn, Frame, Handler, Incoming};
+use super::conn::{Conn, Frame, Handler, Incoming, Landed};
 use super::copier::Copier;
 use super::counter::{Counters, Seen};
 use super::descriptor::RegionDescriptor;
@@ -89,6 +89,8 @@ pub(crate) struct Session {
     hearing: hearing::Hearing,
     pinged: AtomicU64,
     links: Mutex<BTreeMap<u16, Arc<dyn Link>>>,
+    /// Links that others were made instead of, while the peer still has memory by them.
+    lenders: Mutex<Vec<Arc<dyn Link>>>,
     mending: mending::Mending,
     checking: checking::Checking,
     /// Ends transfers that are compared when they are done.
@@ -120,6 +122,7 @@ impl Session {
             hearing: hearing::Hearing::at(parts.started.elapsed()),
             pinged: AtomicU64::new(0),
             links: Mutex::default(),
+            lenders: Mutex::default(),
             mending: mending::Mending::default(),
             checking: checking::Checking::default(),
             canceller: Arc::new(checking::Both {
@@ -152,7 +155,21 @@ impl Session {
 
     /// Keeps the link of a rail, instead of an earlier one.
     pub(crate) fn keep(&self, slot: u16, link: Arc<dyn Link>) {
-        locked(&self.links).insert(slot, link);
+        let earlier = locked(&self.links).insert(slot, link);
+        let mut lenders = locked(&self.lenders);
+        lenders.extend(earlier);
+        lenders.retain(|link| link.lends());
+    }
+
+    fn all_links(&self) -> Vec<Arc<dyn Link>> {
+        let mut links: Vec<Arc<dyn Link>> = locked(&self.links).values().cloned().collect();
+        links.extend(locked(&self.lenders).iter().cloned());
+        links
+    }
+
+    /// Whether the peer may still reach memory of this process without asking.
+    fn lends(&self) -> bool {
+        self.all_links().iter().any(|link| link.lends())
     }
 
     /// A link that goes by a NIC.
@@ -165,7 +182,7 @@ impl Session {
 
     /// Makes the peer let go of a region; answers whether it has.
     pub(crate) fn withdraw(&self, region: &RegionCore, deadline: Instant) -> bool {
-        let links: Vec<Arc<dyn Link>> = locked(&self.links).values().cloned().collect();
+        let links = self.all_links();
         links.iter().all(|link| link.withdraw(region, deadline))
     }
 
@@ -519,7 +536,7 @@ impl Handler for Session {
         Ok(Incoming::NOTHING)
     }
 
-    fn landed(&self, _: &Arc<Conn>, _: &Header, _: &Incoming, _: bool) {}
+    fn landed(&self, _: &Arc<Conn>, _: &Header, _: &Incoming, _: Landed) {}
 
     fn broken(&self, why: String) {
         self.control_ended(&why);
@@ -542,10 +559,11 @@ impl Sessions {
         locked(&self.0).sessions.clone()
     }
 
-    /// Keeps a session, and forgets those that have ended.
+    /// Keeps a session, and forgets those that have ended and whose peers have given all memory back.
     pub(crate) fn insert(&self, session: &Arc<Session>) {
         let Known { sessions, past } = &mut *locked(&self.0);
-        let ended = |session: &mut Arc<Session>| session.scheduler.is_lost().is_some();
+        let ended =
+            |session: &mut Arc<Session>| session.scheduler.is_lost().is_some() && !session.lends();
         for ended in sessions.extract_if(.., ended) {
             past.add(&ended.scheduler.report());
         }

@@ -14,7 +14,7 @@ use crowfly_route::obstacle::{Code, Fix, Obstacle};
 use crowfly_route::place::Place;
 use crowfly_route::receipt::{CpuSeconds, Path};
 
-use super::conn::{Attendance, Conn, Frame, Handler, Incoming};
+use super::conn::{Attendance, Conn, Frame, Handler, Incoming, Landed};
 use super::copier::Copier;
 use super::descriptor::RegionDescriptor;
 use super::error::FabricError;
@@ -40,6 +40,7 @@ mod copying;
 mod devices;
 pub(super) mod endpoint;
 mod lending;
+mod tether;
 
 pub(crate) use devices::Devices;
 
@@ -141,14 +142,17 @@ struct Mapped {
     gate: Gate,
     /// What the peer is told once nothing here has the memory open any more.
     farewell: Mutex<Option<(Arc<Conn>, Frame)>>,
+    /// Let go of after the memory.
+    _hold: tether::Hold,
 }
 
 impl Mapped {
-    fn new(memory: Backing) -> Arc<Self> {
+    fn new(memory: Backing, hold: tether::Hold) -> Arc<Self> {
         Arc::new(Self {
             memory: Some(Arc::new(memory)),
             gate: Gate::default(),
             farewell: Mutex::default(),
+            _hold: hold,
         })
     }
 }
@@ -191,6 +195,10 @@ struct State {
     arriving: HashMap<Capability, devices::Arriving>,
     /// A GPU's memory that is being opened, and what the peer is told if it withdraws it meanwhile.
     opening: HashMap<Capability, Option<Frame>>,
+    /// Kept with everything of the peer's that is mapped here; none once the link is closed.
+    hold: Option<tether::Hold>,
+    /// What is cut when the peer has nothing of this process's mapped any more.
+    tether: Option<OwnedFd>,
 }
 
 impl State {
@@ -212,7 +220,6 @@ enum Lent {
 /// The shared memory of two processes.
 pub(crate) struct ShmLink {
     this: Weak<Self>,
-    process: Option<rustix::process::Pid>,
     conn: Arc<Conn>,
     copier: Arc<Copier>,
     peer: Incarnation,
@@ -452,7 +459,7 @@ impl Link for ShmLink {
             if left.is_zero() {
                 return false;
             }
-            if self.conn.is_broken() && self.peer_is_gone() {
+            if self.is_given_back(&state) {
                 return true;
             }
             // A broken connection wakes nobody: look again now and then.
@@ -461,6 +468,11 @@ impl Link for ShmLink {
             state = waited.unwrap_or_else(PoisonError::into_inner).0;
         }
         true
+    }
+
+    fn lends(&self) -> bool {
+        let state = self.state();
+        !state.lent.is_empty() && !self.is_given_back(&state)
     }
 
     fn attach(&self, region: &RegionDescriptor, deadline: Instant) -> Option<Arc<Backing>> {
@@ -506,8 +518,10 @@ impl Link for ShmLink {
         state.told.clear();
         state.questions.clear();
         state.arriving.clear();
+        let hold = state.hold.take();
         drop(state);
         // Closing a GPU's memory may take its time.
         drop(maps);
+        drop(hold);
     }
 }

@@ -16,7 +16,7 @@ use crowfly_route::place::Place;
 use crowfly_route::receipt::{CpuSeconds, Path};
 use crowfly_route::units::BytesPerSecond;
 
-use super::conn::{Attendance, Conn, Frame, Handler, Incoming, Landing};
+use super::conn::{Attendance, Conn, Frame, Handler, Incoming, Landed, Landing};
 use super::descriptor::RegionDescriptor;
 use super::error::FabricError;
 use super::fields::{Reader, Writer};
@@ -105,6 +105,17 @@ impl TcpLink {
         }
     }
 
+    /// The GPU whose memory an op's bytes are in, or are for, failed at this end.
+    fn failed_here(&self, op: u64, why: String) {
+        let gpu = {
+            let pending = self.pending();
+            let local = pending.get(&op).and_then(|known| known.op.local.as_ref());
+            local.map(|local| local.region.backing().place().to_string())
+        };
+        let gpu = gpu.unwrap_or_else(|| "a GPU".into());
+        self.ended(op, Err(FabricError::GpuFailed { gpu, why }));
+    }
+
     /// The parts of the local region that an op's bytes are in.
     fn spans(op: &Op) -> Option<VecDeque<Span>> {
         let Some(local) = &op.local else {
@@ -132,8 +143,8 @@ impl TcpLink {
                     region,
                     flight: None,
                 }),
-                status: Status::Done,
                 imm: wanted.imm,
+                ..Incoming::NOTHING
             },
             Err(status) => Incoming::refused(status),
         }
@@ -178,10 +189,17 @@ impl TcpLink {
         })
     }
 
-    /// The error for what the peer answered.
-    fn verdict(&self, op: u64, status: Status) -> Result<(), FabricError> {
+    /// The error for what the peer answered, and said of its GPU if that is what failed.
+    fn verdict(&self, op: u64, status: Status, said: Option<&str>) -> Result<(), FabricError> {
         let pending = self.pending();
         let op = pending.get(&op).map(|pending| &pending.op);
+        let remote = op.and_then(|op| op.remote.as_ref());
+        if let (Status::DeviceFailed, Some(region), Some(why)) = (status, remote, said) {
+            return Err(FabricError::GpuFailed {
+                gpu: format!("{} of peer {}", region.place(), self.peer),
+                why: why.to_owned(),
+            });
+        }
         let error = status.error(
             self.peer,
             0,
@@ -199,7 +217,7 @@ impl TcpLink {
                     .map(|s| s.remote + u64::from(s.len))
                     .max()
                     .unwrap_or(0),
-                len: op.remote.as_ref().map_or(0, |region| region.len()),
+                len: remote.map_or(0, RegionDescriptor::len),
             }),
             (error, _) => error,
         }
@@ -233,16 +251,24 @@ impl Handler for TcpLink {
                 Ok(Incoming::NOTHING)
             }
             Kind::Data => self.wanted(header),
-            Kind::Answer if header.payload == 0 => Ok(Incoming::NOTHING),
+            Kind::Answer if header.payload == 0 => {
+                let said = String::from_utf8_lossy(body);
+                let said: String = said.chars().filter(|c| !c.is_control()).collect();
+                Ok(Incoming {
+                    said: Some(said).filter(|said| !said.is_empty()),
+                    ..Incoming::NOTHING
+                })
+            }
             _ => Err(Violation("a frame that does not belong on a rail")),
         }
     }
 
-    fn landed(&self, conn: &Arc<Conn>, header: &Header, incoming: &Incoming, whole: bool) {
-        match header.kind {
-            Kind::Write => {
+    fn landed(&self, conn: &Arc<Conn>, header: &Header, incoming: &Incoming, landed: Landed) {
+        match (header.kind, landed) {
+            (Kind::Write, Landed::Failed(why)) => conn.send(Frame::failed(header.op, &why)),
+            (Kind::Write, landed) => {
                 let mut status = incoming.status;
-                if status == Status::Done && !whole {
+                if status == Status::Done && landed != Landed::Whole {
                     // It was deregistered on the way.
                     status = Status::NoSuchRegion;
                 }
@@ -251,17 +277,22 @@ impl Handler for TcpLink {
                 }
                 conn.send(Frame::answer(header.op, status));
             }
-            Kind::Data => {
-                let gone = Err(FabricError::Deregistered);
-                self.ended(header.op, if whole { Ok(()) } else { gone });
+            (Kind::Data, Landed::Whole) => self.ended(header.op, Ok(())),
+            (Kind::Data, Landed::Dropped) => {
+                self.ended(header.op, Err(FabricError::Deregistered));
             }
-            Kind::Answer => {
+            (Kind::Data, Landed::Failed(why)) => self.failed_here(header.op, why),
+            (Kind::Answer, _) => {
                 let status = Status::of(header.status).unwrap_or(Status::NotAllowed);
-                let result = self.verdict(header.op, status);
+                let result = self.verdict(header.op, status, incoming.said.as_deref());
                 self.ended(header.op, result);
             }
             _ => {}
         }
+    }
+
+    fn unsent(&self, op: u64, why: String) {
+        self.failed_here(op, why);
     }
 
     fn broken(&self, why: String) {

@@ -11,7 +11,7 @@ use super::identity::{Capability, Incarnation};
 use super::provider::Segment;
 
 /// The version of the protocol.
-pub(crate) const PROTOCOL_VERSION: u16 = 2;
+pub(crate) const PROTOCOL_VERSION: u16 = 3;
 /// Bytes of a header.
 pub(crate) const HEADER: usize = 40;
 /// Bytes of a header that the tag covers.
@@ -68,10 +68,12 @@ pub(crate) enum Kind {
     Mapped = 33,
     /// Let go of a region.
     Unmap = 34,
+    /// The end of a pipe that is cut when nothing of yours is mapped here any more.
+    Tether = 35,
 }
 
 impl Kind {
-    const ALL: [Self; 20] = [
+    const ALL: [Self; 21] = [
         Self::Hello,
         Self::Ready,
         Self::Ping,
@@ -92,6 +94,7 @@ impl Kind {
         Self::Map,
         Self::Mapped,
         Self::Unmap,
+        Self::Tether,
     ];
 
     fn of(number: u8) -> Option<Self> {

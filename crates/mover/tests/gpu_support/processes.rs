@@ -211,24 +211,38 @@ fn visit(region: &str) {
         .connect(address, Options::within(SOON))
         .expect("connected");
     say(&format!("open {}", here.place()));
+    let mut open = Some((here, peer, fabric));
     let policy = match &gpu {
         Some(_) => Policy::Require,
         None => Policy::Prefer,
     };
-    let read = |policy| {
+    let read = |here: &Region, peer: &Peer, policy| {
         let options = Options::within(SOON).by(policy);
         peer.read(&here.whole(), &there.whole(), options).wait()
     };
     for line in told() {
+        let ends = open.as_ref().map(|(here, peer, _)| (here, peer));
+        let ends = || ends.expect("it is not closed");
         match line.as_str() {
-            "read" => say(&outcome(read(policy), || {
-                format!(": {}", whose(&content(&here)))
-            })),
-            "require" => say(&outcome(read(Policy::Require), String::new)),
-            "write" => say(&write(&peer, &here, &there)),
+            "read" => {
+                let (here, peer) = ends();
+                let of = || format!(": {}", whose(&content(here)));
+                say(&outcome(read(here, peer, policy), of));
+            }
+            "require" => {
+                let (here, peer) = ends();
+                say(&outcome(read(here, peer, Policy::Require), String::new));
+            }
+            "write" => {
+                let (here, peer) = ends();
+                say(&write(peer, here, &there));
+            }
+            "close" => {
+                drop(open.take());
+                say("closed");
+            }
             "leave" => {
-                drop((here, peer));
-                drop(fabric);
+                drop(open);
                 return say(&format!("{} left behind", left_behind()));
             }
             other => panic!("{other}"),

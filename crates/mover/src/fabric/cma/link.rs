@@ -13,7 +13,7 @@ use crowfly_route::receipt::{CpuSeconds, Path};
 use rustix::process::Pid;
 
 use super::{CmaEndpoint, NAME, Probe};
-use crate::fabric::conn::{Conn, Frame, Handler, Incoming};
+use crate::fabric::conn::{Conn, Frame, Handler, Incoming, Landed};
 use crate::fabric::copier::Copier;
 use crate::fabric::descriptor::RegionDescriptor;
 use crate::fabric::error::FabricError;
@@ -355,7 +355,7 @@ impl Handler for CmaLink {
         Ok(Incoming::NOTHING)
     }
 
-    fn landed(&self, _: &Arc<Conn>, _: &Header, _: &Incoming, _: bool) {}
+    fn landed(&self, _: &Arc<Conn>, _: &Header, _: &Incoming, _: Landed) {}
 
     fn broken(&self, why: String) {
         self.fail(why);

@@ -233,7 +233,7 @@ mod tests {
             Ok(Incoming::NOTHING)
         }
 
-        fn landed(&self, _: &Arc<Conn>, _: &Header, _: &Incoming, _: bool) {
+        fn landed(&self, _: &Arc<Conn>, _: &Header, _: &Incoming, _: Landed) {
             *locked(&self.by) = Some(std::thread::current().id());
             self.frames.fetch_add(1, Ordering::SeqCst);
         }

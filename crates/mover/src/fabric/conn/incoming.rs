@@ -11,7 +11,7 @@ pub(super) struct Payload {
     header: Header,
     incoming: Incoming,
     left: usize,
-    whole: bool,
+    landed: Landed,
 }
 
 pub(super) struct Input {
@@ -88,19 +88,22 @@ impl Conn {
                     return Err(violated(Violation("a payload where none belongs")));
                 }
                 let descriptor = match header.kind {
-                    Kind::Mapped => input.descriptors.pop_front(),
+                    Kind::Mapped | Kind::Tether => input.descriptors.pop_front(),
                     _ => None,
                 };
                 let incoming = handler
                     .frame(self, &header, body, descriptor)
                     .map_err(violated)?;
                 input.start += need;
-                let whole = incoming.status == Status::Done;
+                let landed = match incoming.status {
+                    Status::Done => Landed::Whole,
+                    _ => Landed::Dropped,
+                };
                 input.payload = Some(Payload {
                     left: header.payload as usize,
                     header,
                     incoming,
-                    whole,
+                    landed,
                 });
                 return Ok(0);
             }
@@ -173,10 +176,18 @@ impl Conn {
                 .as_mut()
                 .and_then(|landing| self.land(landing, step));
             moved = match landed {
+                Some(Err(error)) if Fault::of(&error).is_some() => {
+                    payload.incoming.landing = None;
+                    payload.landed = Landed::Failed(error.to_string());
+                    let taken = Fault::of(&error).map_or(0, |fault| fault.taken);
+                    if buffered { ahead.len() } else { taken }
+                }
                 Some(result) => arrived(result)?,
                 None => {
                     payload.incoming.landing = None;
-                    payload.whole = false;
+                    if payload.landed == Landed::Whole {
+                        payload.landed = Landed::Dropped;
+                    }
                     if buffered {
                         ahead.len()
                     } else {
@@ -195,7 +206,7 @@ impl Conn {
         {
             // The account of what ends now is made up there.
             self.charge(since);
-            handler.landed(self, &payload.header, &payload.incoming, payload.whole);
+            handler.landed(self, &payload.header, &payload.incoming, payload.landed);
         }
         Ok(moved)
     }

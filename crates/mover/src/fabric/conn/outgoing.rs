@@ -1,10 +1,12 @@
 //! Frames on their way out.
 
 use super::*;
-use crate::fabric::memory::gather;
+use crate::fabric::memory::gather::{self, Staged};
 
 /// Payloads up to this size are copied behind their header, which saves a system call.
 pub(super) const INLINE: usize = 8 << 10;
+/// The most characters that are sent of what a GPU answered.
+pub(in crate::fabric) const MAX_WHY: usize = 1024;
 /// How bytes are sent: nothing blocks, and a closed connection is an error.
 const SENDING: SendFlags = SendFlags::NOSIGNAL.union(SendFlags::DONTWAIT);
 const FLAGS: libc::c_int = libc::MSG_NOSIGNAL | libc::MSG_DONTWAIT;
@@ -39,6 +41,14 @@ impl Frame {
         }
     }
 
+    /// The answer that a GPU failed, and how.
+    pub(crate) fn failed(op: u64, why: &str) -> Self {
+        Self {
+            body: why.chars().take(MAX_WHY).collect::<String>().into_bytes(),
+            ..Self::answer(op, Status::DeviceFailed)
+        }
+    }
+
     /// Whether it goes out at once, from the thread that sends it, where nothing is before it.
     pub(crate) fn is_short(&self) -> bool {
         self.bytes() <= INLINE
@@ -52,7 +62,7 @@ impl Frame {
 pub(super) struct Started {
     head: Vec<u8>,
     sent: usize,
-    payload: VecDeque<Span>,
+    payload: Staged,
     descriptor: Option<OwnedFd>,
 }
 
@@ -71,15 +81,26 @@ pub(super) struct Out {
     pub lane: Lane,
     pub queue: VecDeque<Frame>,
     pub started: Option<Started>,
+    /// Frames whose payload a GPU did not give, which their owner is told of by whoever watches the socket.
+    pub unsent: Vec<(u64, String)>,
     pub watcher: Watcher,
     /// What the reactor is told of.
     pub told_of: EventFlags,
 }
 
 impl Out {
-    /// Whether there is nothing to be sent.
+    /// Whether there is nothing to be sent or told.
     pub(super) fn is_idle(&self) -> bool {
-        self.started.is_none() && self.queue.is_empty()
+        self.started.is_none() && self.queue.is_empty() && self.unsent.is_empty()
+    }
+
+    /// A frame's payload cannot be had from its GPU: who asked for it is answered so, or who wanted to send
+    /// it is told.
+    fn give_up(&mut self, kind: Kind, op: u64, why: &io::Error) {
+        match kind {
+            Kind::Data => self.queue.push_front(Frame::failed(op, &why.to_string())),
+            _ => self.unsent.push((op, why.to_string())),
+        }
     }
 }
 
@@ -91,7 +112,15 @@ impl Conn {
                 let Some(frame) = out.queue.pop_front() else {
                     return Ok(());
                 };
-                out.started = Some(self.begin(&mut out.lane, frame)?);
+                let (kind, op, bytes) = (frame.kind, frame.op, frame.bytes());
+                match self.begin(&mut out.lane, frame) {
+                    Ok(started) => out.started = Some(started),
+                    Err(why) => {
+                        self.queued.fetch_sub(bytes, Ordering::Relaxed);
+                        out.give_up(kind, op, &why);
+                        continue;
+                    }
+                }
             }
             let Some(started) = out.started.as_mut() else {
                 return Ok(());
@@ -108,13 +137,14 @@ impl Conn {
         }
     }
 
+    /// Seals a frame, once all of its payload is where a socket takes it from.
     fn begin(&self, lane: &mut Lane, frame: Frame) -> io::Result<Started> {
         let bytes = frame.bytes();
+        let mut payload = gather::stage(frame.payload)?;
         let length = u32::try_from(bytes).unwrap_or(u32::MAX);
         let mut head = lane.seal(frame.kind, frame.status, frame.op, &frame.body, length);
-        let mut payload = frame.payload;
         if bytes <= INLINE {
-            for span in payload.drain(..) {
+            for span in payload.spans.drain(..) {
                 let at = head.len();
                 head.resize(at + span.len(), 0);
                 span.get(&mut head[at..])?;
@@ -141,56 +171,47 @@ impl Conn {
                     }
                     result?
                 }
-                None => self.send_head(rest, &started.payload)?,
+                None => self.send_head(rest, &started.payload.spans)?,
             };
             let of_head = sent.min(started.head.len() - started.sent);
             started.sent += of_head;
-            self.sent_of(&mut started.payload, sent - of_head);
+            self.sent_of(&mut started.payload.spans, sent - of_head);
             *turn = turn.saturating_sub(sent);
         }
-        while started.payload.len() > 1 && *turn > 0 {
-            let Some(sent) = gather::send(self.socket.as_fd(), &[], &started.payload, FLAGS) else {
-                break;
-            };
-            let sent = sent?;
-            self.sent_of(&mut started.payload, sent);
+        let payload = &mut started.payload.spans;
+        while payload.len() > 1 && *turn > 0 {
+            let sent = gather::send(self.socket.as_fd(), &[], payload, FLAGS)?;
+            self.sent_of(payload, sent);
             *turn = turn.saturating_sub(sent);
         }
-        while let Some(span) = started.payload.pop_front() {
+        while let Some(span) = payload.pop_front() {
             if *turn == 0 {
-                started.payload.push_front(span);
+                payload.push_front(span);
                 return Ok(false);
             }
             let result = span.send_to(self.socket.as_fd());
             let sent = match result {
                 Ok(sent) => sent,
                 Err(error) => {
-                    started.payload.push_front(span);
+                    payload.push_front(span);
                     return Err(error);
                 }
             };
             self.queued.fetch_sub(sent, Ordering::Relaxed);
             *turn = turn.saturating_sub(sent);
             if sent < span.len() {
-                started.payload.push_front(span.skip(sent));
+                payload.push_front(span.skip(sent));
             }
         }
         Ok(true)
     }
 
-    /// Sends a head, together with what follows where that is host memory.
+    /// Sends a head, together with what follows.
     fn send_head(&self, head: &[u8], payload: &VecDeque<Span>) -> io::Result<usize> {
         if payload.is_empty() {
             return Ok(rustix::net::send(&self.socket, head, SENDING)?);
         }
-        match gather::send(self.socket.as_fd(), head, payload, FLAGS) {
-            Some(sent) => sent,
-            None => Ok(rustix::net::send(
-                &self.socket,
-                head,
-                SENDING | SendFlags::MORE,
-            )?),
-        }
+        gather::send(self.socket.as_fd(), head, payload, FLAGS)
     }
 
     /// So many bytes of a payload are out.

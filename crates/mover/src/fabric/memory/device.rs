@@ -1,15 +1,18 @@
 //! Bytes in a GPU's memory, as the threads that move bytes reach them: by the GPU's copy engine, through
 //! small pinned buffers of host memory. Ways that go past host memory (a NIC, another GPU) do not come
 //! by here, or only to have a GPU copy to another.
+//!
+//! What a GPU answers is an [`io::Error`] that carries a [`Fault`], so that whoever moves bytes between it
+//! and a socket can tell which of the two failed.
 
 use std::io;
 use std::ops::Range;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use crowfly_machine::gpu::{DeviceMemory, GpuError, HostRegistration, Stream};
 use crowfly_machine::verbs::Pinned;
 
-use super::Backing;
+use super::{Backing, Span};
 
 /// Bytes of one buffer: large enough that starting a copy costs little beside it, small enough that a
 /// socket that takes only part of it wastes little.
@@ -18,7 +21,7 @@ pub(super) const BUFFER: usize = 256 << 10;
 /// A GPU's memory and the buffers for it.
 pub(super) struct Device {
     memory: Arc<DeviceMemory>,
-    /// Those that no thread uses now; there are as many in all as threads ever used at one time.
+    /// Those that are not in use now; there are as many in all as ever were at one time.
     idle: Mutex<Vec<Bounce>>,
 }
 
@@ -33,14 +36,89 @@ struct Bounce {
 impl Bounce {
     fn new(memory: &DeviceMemory) -> io::Result<Self> {
         let gpu = memory.gpu();
-        let host = Backing::private(BUFFER).map_err(io::Error::other)?;
+        let host = Backing::private(BUFFER).map_err(|error| fault(0, error))?;
         let host = Arc::new(host);
         let pinned: Arc<dyn Pinned> = Arc::clone(&host) as _;
         Ok(Self {
-            stream: Stream::new(gpu).map_err(io::Error::other)?,
+            stream: Stream::new(gpu).map_err(|error| fault(0, error))?,
             host,
             _pin: HostRegistration::new(gpu, pinned).ok(),
         })
+    }
+}
+
+/// What a GPU answered that did not give or take bytes.
+#[derive(Debug, thiserror::Error)]
+#[error("{why}")]
+pub(in crate::fabric) struct Fault {
+    why: String,
+    /// Bytes that were taken from elsewhere for it before, and are lost.
+    pub taken: usize,
+}
+
+impl Fault {
+    /// The GPU's answer, if it is what an error is about.
+    pub(in crate::fabric) fn of(error: &io::Error) -> Option<&Self> {
+        error.get_ref()?.downcast_ref()
+    }
+}
+
+fn fault(taken: usize, error: impl std::error::Error) -> io::Error {
+    io::Error::other(Fault {
+        why: error.to_string(),
+        taken,
+    })
+}
+
+/// A part of a GPU's memory, copied to buffers that are given back when this is dropped.
+pub(in crate::fabric) struct Lease {
+    of: Arc<Backing>,
+    bounces: Vec<Bounce>,
+}
+
+impl Drop for Lease {
+    fn drop(&mut self) {
+        if let Some(device) = self.of.by_gpu() {
+            device.idle().append(&mut self.bounces);
+        }
+    }
+}
+
+impl Span {
+    /// Copies this part of a GPU's memory to buffers, all at one time, and answers what holds those and
+    /// where the bytes are; `None` of host memory.
+    ///
+    /// # Errors
+    /// What the GPU answers.
+    pub(super) fn leased(&self) -> io::Result<Option<(Lease, Vec<Self>)>> {
+        let Some(device) = self.backing.by_gpu() else {
+            return Ok(None);
+        };
+        let mut bounces = Vec::new();
+        let (mut copies, mut spans) = (Vec::new(), Vec::new());
+        let mut start = self.range.start;
+        while start < self.range.end {
+            let len = BUFFER.min(self.range.end - start);
+            let bounce = device.bounce()?;
+            let host: Arc<dyn Pinned> = Arc::clone(&bounce.host) as _;
+            let part = start..start + len;
+            let copy = bounce.stream.copy_out(&host, 0, &device.memory, part);
+            spans.push(Self {
+                backing: Arc::clone(&bounce.host),
+                range: 0..len,
+            });
+            bounces.push(bounce);
+            copies.push(copy.map_err(|error| fault(0, error))?);
+            start += len;
+        }
+        copies
+            .into_iter()
+            .try_for_each(|copy| copy.wait().map_err(|error| fault(0, error)))?;
+        let lease = Lease {
+            of: Arc::clone(&self.backing),
+            bounces,
+        };
+        Ok(Some((lease, spans)))
     }
 }
 
@@ -56,15 +134,25 @@ impl Device {
         &self.memory
     }
 
+    fn idle(&self) -> MutexGuard<'_, Vec<Bounce>> {
+        self.idle.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn bounce(&self) -> io::Result<Bounce> {
+        let kept = self.idle().pop();
+        kept.map_or_else(|| Bounce::new(&self.memory), Ok)
+    }
+
     fn with<R>(&self, work: impl FnOnce(&Bounce) -> io::Result<R>) -> io::Result<R> {
-        let idle = || self.idle.lock().unwrap_or_else(PoisonError::into_inner);
-        let kept = idle().pop();
-        let bounce = match kept {
-            Some(bounce) => bounce,
-            None => Bounce::new(&self.memory)?,
-        };
+        let bounce = self.bounce()?;
         let result = work(&bounce);
-        idle().push(bounce);
+        // A buffer that the GPU failed with may still be touched by it: the next one is new.
+        let failed = result
+            .as_ref()
+            .is_err_and(|error| Fault::of(error).is_some());
+        if !failed {
+            self.idle().push(bounce);
+        }
         result
     }
 
@@ -83,7 +171,8 @@ impl Device {
                 let copy = bounce
                     .stream
                     .copy_in(&self.memory, range.start, &host, 0..put);
-                settled(copy.and_then(|copy| copy.wait()))?;
+                let done = copy.and_then(|copy| copy.wait());
+                done.map_err(|error| fault(put, error))?;
             }
             Ok(put)
         })
@@ -117,5 +206,5 @@ impl Device {
 }
 
 fn settled(copied: Result<(), GpuError>) -> io::Result<()> {
-    copied.map_err(io::Error::other)
+    copied.map_err(|error| fault(0, error))
 }

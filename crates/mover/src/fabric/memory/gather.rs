@@ -5,12 +5,42 @@ use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};
 
 use super::Span;
+use super::device::Lease;
 
 /// The most parts of one call; the kernel takes up to 1024.
 const MAX_PARTS: usize = 64;
 
-/// Sends `head` and the start of what follows it, by a copy; answers how much of both together, or
-/// `None` where a part is no host memory.
+/// Parts of memory that a socket takes.
+pub(crate) struct Staged {
+    pub spans: VecDeque<Span>,
+    /// Holds the buffers that parts of a GPU's memory were copied to.
+    pub leases: Vec<Lease>,
+}
+
+/// Has every part in host memory: those of a GPU's memory are copied to buffers, which are held until
+/// they are sent. Whether the GPU gives them is so known before a byte is announced.
+///
+/// # Errors
+/// What the GPU answers.
+pub(crate) fn stage(payload: VecDeque<Span>) -> io::Result<Staged> {
+    let mut staged = Staged {
+        spans: VecDeque::with_capacity(payload.len()),
+        leases: Vec::new(),
+    };
+    for span in payload {
+        match span.leased()? {
+            None => staged.spans.push_back(span),
+            Some((lease, copied)) => {
+                staged.spans.extend(copied);
+                staged.leases.push(lease);
+            }
+        }
+    }
+    Ok(staged)
+}
+
+/// Sends `head` and the start of what follows it, by a copy; answers how much of both together. All
+/// parts must be of host memory.
 ///
 /// To hand over pages instead, by MSG_ZEROCOPY, `sendfile` or `splice`, was measured between processes of
 /// one host and is slower, or the kernel copies after all: `bench/results`, those named tcp-ways.
@@ -19,7 +49,7 @@ pub(crate) fn send(
     head: &[u8],
     spans: &VecDeque<Span>,
     flags: libc::c_int,
-) -> Option<io::Result<usize>> {
+) -> io::Result<usize> {
     let nothing = libc::iovec {
         iov_base: std::ptr::null_mut(),
         iov_len: 0,
@@ -28,7 +58,7 @@ pub(crate) fn send(
     let mut count = 0;
     let pieces = spans.iter().take(MAX_PARTS - 1);
     if !pieces.clone().all(|span| span.backing.is_host()) {
-        return None;
+        return Err(io::Error::from(io::ErrorKind::Unsupported));
     }
     let first = (head.as_ptr().cast_mut(), head.len());
     let rest = pieces.map(|span| (span.part().pointer(), span.len()));
@@ -45,7 +75,7 @@ pub(crate) fn send(
     // SAFETY: each part is memory of its length, that of `head` or inside a backing that `spans` keeps;
     // the kernel only reads it, and nothing of it is used after the call.
     let sent = unsafe { libc::sendmsg(socket.as_raw_fd(), &raw const message, flags) };
-    Some(usize::try_from(sent).map_err(|_| io::Error::last_os_error()))
+    usize::try_from(sent).map_err(|_| io::Error::last_os_error())
 }
 
 #[cfg(test)]
@@ -66,14 +96,14 @@ mod tests {
         let spans = VecDeque::from([span(3..6), span(4..4), span(0..2)]);
         let (out, mut back) = UnixStream::pair().expect("sockets");
         let sent = send(out.as_fd(), b"head:", &spans, libc::MSG_NOSIGNAL);
-        assert_eq!(sent.expect("host memory").expect("sent"), 10);
+        assert_eq!(sent.expect("sent"), 10);
         let mut got = [0; 10];
         back.read_exact(&mut got).expect("received");
         assert_eq!(&got, b"head:defab");
 
         let many: VecDeque<Span> = (0..200).map(|at| span(at % 10..at % 10 + 1)).collect();
         let sent = send(out.as_fd(), b"", &many, libc::MSG_NOSIGNAL);
-        let sent = sent.expect("host memory").expect("sent");
+        let sent = sent.expect("sent");
         assert_eq!(sent, MAX_PARTS - 1, "no more in one call");
         let mut got = vec![0; sent];
         back.read_exact(&mut got).expect("received");

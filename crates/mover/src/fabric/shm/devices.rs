@@ -331,14 +331,21 @@ pub(super) fn arrived(
 
 impl ShmLink {
     /// Opens a GPU's memory that the peer shares, in a thread that copies: a driver may take its time.
-    pub(super) fn open_device(&self, capability: Capability, told: Told, len: u64, writable: bool) {
+    pub(super) fn open_device(
+        &self,
+        capability: Capability,
+        told: Told,
+        len: u64,
+        writable: bool,
+        hold: tether::Hold,
+    ) {
         let Some(this) = self.this.upgrade() else {
             return;
         };
         self.copier.push(move || {
             let beside = this.runtime_at_work(&capability);
             let opened = this.devices.memory(&told, len, writable, beside.as_ref());
-            let opened = opened.map(Mapped::new);
+            let opened = opened.map(|memory| Mapped::new(memory, hold));
             let mapping = match &opened {
                 Ok(mapped) => Mapping::Here(Arc::clone(mapped)),
                 Err(obstacle) => Mapping::Refused(vec![(**obstacle).clone()]),

@@ -69,9 +69,10 @@ impl Endpoint for ShmEndpoint {
             &mut Reader::new(theirs),
             joining.deadline,
         )?;
+        let (hold, theirs) =
+            tether::tether().map_err(|error| FabricError::setup("a pipe", error))?;
         let link = Arc::new_cyclic(|this| ShmLink {
             this: Weak::clone(this),
-            process: socket.peer_process().ok(),
             conn: Conn::new(socket, false, agreed.sending, agreed.receiving),
             copier: Arc::clone(&self.copier),
             peer: joining.peer,
@@ -80,7 +81,10 @@ impl Endpoint for ShmEndpoint {
             regions: Arc::clone(&self.sockets.regions),
             devices: Arc::clone(&self.devices),
             gate: Gate::default(),
-            state: Mutex::default(),
+            state: Mutex::new(State {
+                hold: Some(hold),
+                ..State::default()
+            }),
             withdrawn: Condvar::new(),
             mapped: Condvar::new(),
             attendance: Attendance::default(),
@@ -89,6 +93,11 @@ impl Endpoint for ShmEndpoint {
         let handler: Weak<ShmLink> = Arc::downgrade(&link);
         link.conn.handled_by(handler);
         self.sockets.reactor.watch(&link.conn)?;
+        // Before anything is asked for.
+        link.conn.send(Frame {
+            descriptor: Some(theirs),
+            ..Frame::new(Kind::Tether, 0, Vec::new())
+        });
         Ok(link)
     }
 }

@@ -37,7 +37,7 @@ impl ShmLink {
         };
         let frame = frame.ok_or(Status::NotMappable)?;
         let mut state = self.state();
-        if state.lent.len() >= MAX_MAPS {
+        if state.lent.len() >= MAX_MAPS || state.tether.is_none() {
             return Err(Status::NotMappable);
         }
         state.lent.insert(capability, Lent::Mapped);
@@ -70,6 +70,10 @@ impl ShmLink {
                 Some(status) => Err(status),
                 None => return Err(Violation("an unknown answer")),
             };
+            let Some(hold) = state.hold.clone() else {
+                // The link was closed meanwhile.
+                return Ok(());
+            };
             match told {
                 Ok(devices::Arrived::More(piece)) => {
                     state.next_question += 1;
@@ -86,10 +90,10 @@ impl ShmLink {
                 }) => {
                     state.opening.insert(capability, None);
                     drop(state);
-                    self.open_device(capability, told, len, writable);
+                    self.open_device(capability, told, len, writable, hold);
                     return Ok(());
                 }
-                Ok(devices::Arrived::File) => Ok(Self::file(body, file)?),
+                Ok(devices::Arrived::File) => Ok(Self::file(body, file, hold)?),
                 Err(status) => Err(status),
             }
             .map(|mapped| {
@@ -120,7 +124,11 @@ impl ShmLink {
     }
 
     /// A memory file, mapped.
-    fn file(body: &[u8], file: Option<OwnedFd>) -> Result<Arc<Mapped>, Violation> {
+    fn file(
+        body: &[u8],
+        file: Option<OwnedFd>,
+        hold: tether::Hold,
+    ) -> Result<Arc<Mapped>, Violation> {
         let mut fields = Reader::new(body);
         let described = fields.u64().zip(fields.u8());
         let told = described.zip(file);
@@ -129,16 +137,12 @@ impl ShmLink {
             .ok()
             .and_then(|len| Backing::map(file, len, writable != 0).ok());
         let memory = memory.ok_or(Violation("memory that could be cut"))?;
-        Ok(Mapped::new(memory))
+        Ok(Mapped::new(memory, hold))
     }
 
-    /// Whether the peer's mappings ended with it: its process is gone, or is this one, whose links
-    /// let go when they close.
-    pub(super) fn peer_is_gone(&self) -> bool {
-        let Some(process) = self.process else {
-            return false;
-        };
-        has_ended(process) || process == rustix::process::getpid()
+    /// Whether the link has ended and nothing that was lent by it is mapped any more.
+    pub(super) fn is_given_back(&self, state: &State) -> bool {
+        self.conn.is_broken() && state.tether.as_ref().is_none_or(tether::is_cut)
     }
 
     /// The peer withdraws a region: nothing here touches it any more when this returns, and `answer`
@@ -182,19 +186,6 @@ impl ShmLink {
     }
 }
 
-/// Whether a process has given its memory back: it is gone, or nobody has asked yet how it ended.
-fn has_ended(process: rustix::process::Pid) -> bool {
-    if rustix::process::test_kill_process(process) == Err(rustix::io::Errno::SRCH) {
-        return true;
-    }
-    let stat = std::fs::read_to_string(format!("/proc/{}/stat", process.as_raw_nonzero()));
-    // The state is behind the name, which may have anything in it (proc_pid_stat(5)).
-    stat.is_ok_and(|stat| {
-        let state = stat.rsplit_once(')').map(|(_, rest)| rest.trim_start());
-        state.is_some_and(|rest| rest.starts_with(['Z', 'X']))
-    })
-}
-
 fn capability_of(body: &[u8]) -> Result<Capability, Violation> {
     let mut fields = Reader::new(body);
     let capability = fields.array().filter(|_| fields.is_done());
@@ -217,6 +208,12 @@ impl Handler for ShmLink {
                 self.lend(header.op, capability, piece);
             }
             Kind::Mapped => self.arrived(header, body, descriptor)?,
+            Kind::Tether => {
+                let end = descriptor.ok_or(Violation("a tether without its end"))?;
+                if self.state().tether.replace(end).is_some() {
+                    return Err(Violation("a second tether"));
+                }
+            }
             Kind::Unmap => {
                 let answer = Frame::new(Kind::Answer, header.op, body.to_vec());
                 self.let_go(&capability_of(body)?, answer);
@@ -248,37 +245,12 @@ impl Handler for ShmLink {
         Ok(Incoming::NOTHING)
     }
 
-    fn landed(&self, _: &Arc<Conn>, _: &Header, _: &Incoming, _: bool) {}
+    fn landed(&self, _: &Arc<Conn>, _: &Header, _: &Incoming, _: Landed) {}
 
     fn broken(&self, why: String) {
         self.close();
         if let Some(events) = self.events.upgrade() {
             events.down(self.rail, why);
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use std::process::{Command, Stdio};
-
-    use super::*;
-
-    #[test]
-    fn a_process_has_ended_when_its_memory_is_gone_even_before_anybody_asks_how() {
-        let mut waits = Command::new("cat");
-        let mut process = waits.stdin(Stdio::piped()).stdout(Stdio::null()).spawn();
-        let process = process.as_mut().expect("started");
-        let pid = rustix::process::Pid::from_child(process);
-        assert!(!has_ended(pid));
-        assert!(!has_ended(rustix::process::getpid()));
-        drop(process.stdin.take());
-        let until = Instant::now() + Duration::from_secs(10);
-        while !has_ended(pid) && Instant::now() < until {
-            std::thread::sleep(Duration::from_millis(1));
-        }
-        assert!(has_ended(pid), "it is a zombie");
-        process.wait().expect("it ended");
-        assert!(has_ended(pid));
     }
 }
