@@ -52,7 +52,7 @@ fn given_no_gpu_every_command_that_names_one_says_so_with_a_way_out() {
     );
     let out = saved.to_str().expect("text").to_owned();
     let served = format!("m=gpu:0:{file}");
-    let commands: [&[&str]; 10] = [
+    let commands: [&[&str]; 12] = [
         &["load", "--to", "gpu:0", &file],
         &["cp", &file, "gpu:0"],
         &["cp", "gpu:0", &out],
@@ -62,6 +62,8 @@ fn given_no_gpu_every_command_that_names_one_says_so_with_a_way_out() {
         // Before anybody is connected to.
         &["cp", "crowfly://127.0.0.1:1/m", "gpu:0"],
         &["cp", "gpu:0", "crowfly://127.0.0.1:1/m"],
+        &["cp", "s3://bucket/m", "gpu:0"],
+        &["cp", "gpu:0", "s3://bucket/m"],
         &["serve", "--listen", "127.0.0.1:0", "--on-gpu", &served],
         &["bench", "net", "--memory", "gpu:0"],
     ];
@@ -92,8 +94,11 @@ fn what_makes_no_sense_with_a_gpu_is_refused_before_one_is_looked_for() {
     assert_eq!(refused(&["cp", "-p", "crowfly://h:1/m", "gpu:0"]), usage);
     assert_eq!(refused(&["cp", "--nic", "eth0", "m", "gpu:0"]), usage);
     assert_eq!(refused(&["serve", "--on-gpu", "m=0:file"]), usage);
-    let objects = ("not-built".into(), Some(69));
-    assert_eq!(refused(&["cp", "s3://bucket/m", "gpu:0"]), objects);
+    assert_eq!(refused(&["cp", "-r", "s3://bucket/m", "gpu:0"]), usage);
+    assert_eq!(refused(&["cp", "--resume", "gpu:0", "s3://b/m"]), usage);
+    let unknown = ("not-built".into(), Some(69));
+    assert_eq!(refused(&["cp", "gs://bucket/m", "gpu:0"]), unknown);
+    assert_eq!(refused(&["cp", "gpu:0", "host:1"]), unknown);
     assert_eq!(
         refused(&["bench", "net", "--memory", "nic:eth0"]),
         ("not-a-memory".into(), Some(64))

@@ -10,6 +10,8 @@ use serde_json::Value;
 
 #[path = "../../mover/tests/gpu_support/stand_in.rs"]
 mod stand_in;
+#[path = "../../mover/tests/service_support/store.rs"]
+mod store;
 
 /// The addresses of the stand-in's GPUs, in order.
 const GPUS: [&str; 2] = ["0000:41:00.0", "0000:81:00.0"];
@@ -252,6 +254,61 @@ fn between_a_server_s_files_and_a_gpu_the_bytes_pass_host_memory_here_and_requir
     assert_eq!(copied["receipt"]["from"], "gpu:1");
     let kept = std::fs::metadata(stage.folder.join("inbox/sent")).expect("kept");
     assert_eq!(kept.len(), 5 << 20);
+}
+
+#[test]
+fn between_a_store_and_a_gpu_the_bytes_pass_pinned_buffers_here_and_require_refuses_that() {
+    let stage = played!("store");
+    let store = store::Store::start();
+    store.bucket("b");
+    let bytes = std::fs::read(stage.folder.join("m")).expect("there");
+    store.put("b/m", &bytes, "v1");
+    let settings = store.settings();
+    let key = settings.credentials.expect("a key");
+    let as_whom = [
+        ("AWS_ENDPOINT_URL", store.endpoint()),
+        ("AWS_REGION", settings.region.expect("a region")),
+        ("AWS_ACCESS_KEY_ID", key.access_key),
+        ("AWS_SECRET_ACCESS_KEY", key.secret_key),
+        ("AWS_SESSION_TOKEN", key.session_token.expect("a token")),
+    ];
+    let asks = |arguments: &[&str]| {
+        let program = Path::new(env!("CARGO_BIN_EXE_crowfly"));
+        let all = [arguments, &["--json"]].concat();
+        let mut command = stage.command(program, &all);
+        let output = command.envs(as_whom.clone()).output().expect("it runs");
+        let told = String::from_utf8_lossy(&output.stderr);
+        let told: Value = serde_json::from_slice(&output.stdout)
+            .unwrap_or_else(|error| panic!("{arguments:?}: {error}: {told}"));
+        (told, output.status.code())
+    };
+    let (copied, status) = asks(&["cp", "s3://b/m", "gpu:1"]);
+    assert_eq!(status, Some(0), "{copied}");
+    let receipt = &copied["receipt"];
+    assert_eq!(way(receipt), owned("tcp", "socket", "computed"));
+    assert_eq!(
+        (&receipt["bounced"], &receipt["to"]),
+        (&LEN.into(), &"gpu:1".into())
+    );
+    let legs = copied["legs"].as_array().expect("legs");
+    assert_eq!(legs[1]["doing"], "writing");
+    assert_eq!(legs[1]["shares"][0]["path"], "gpu-copy");
+    let (copied, status) = asks(&["cp", "gpu:0", "s3://b/up", "--size", "5MiB"]);
+    assert_eq!(status, Some(0), "{copied}");
+    // The store confirms what was put into the GPU's memory.
+    assert_eq!(way(&copied["receipt"]).2, "matched");
+    assert_eq!(store.get("b/up").map(|bytes| bytes.len()), Some(5 << 20));
+    let straight = ["--policy", "require"];
+    for sides in [["s3://b/m", "gpu:0"], ["gpu:0", "s3://b/not"]] {
+        let (told, status) = asks(&[&["cp"], &sides[..], &straight].concat());
+        assert_eq!(status, Some(69), "{told}");
+        let error = &told["error"];
+        assert_eq!(error["code"], "route-refused");
+        let obstacles = error["obstacles"].as_array().expect("why");
+        let codes: Vec<&Value> = obstacles.iter().map(|found| &found["code"]).collect();
+        assert_eq!(codes, ["object-store", "gpu-through-host"]);
+    }
+    assert_eq!(store.get("b/not"), None);
 }
 
 #[test]

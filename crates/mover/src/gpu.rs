@@ -25,8 +25,8 @@ mod plain;
 pub mod queued;
 mod sample;
 
-pub(crate) use copy::no_peer_access;
 pub use copy::{CopyRequest, To, copy};
+pub(crate) use copy::{no_peer_access, pin};
 pub use crowfly_machine::gpu::{DeviceMemory, Stream};
 pub use plain::PlainCopy;
 pub use sample::{Sample, digest_of};

@@ -320,7 +320,8 @@ fn side(text: &OsStr) -> Result<Side, Failure> {
         Place::Gpu(_) | Place::Object(_) => {
             let what = match place {
                 Place::Gpu(_) => format!(
-                    "between {place} and an object store this build copies nothing: copy to a file first"
+                    "between {place} and what is on the other side this build copies nothing: name a file, \
+host:, another GPU, crowfly://HOST:PORT/NAME or s3://BUCKET/KEY"
                 ),
                 _ => format!("this build has no engine that copies from or to {place}"),
             };

@@ -347,7 +347,7 @@ fn through_host(
 }
 
 /// Pins host memory; where that is refused, copies are slower and not wrong.
-fn pin(
+pub(crate) fn pin(
     gpu: &Arc<Device>,
     memory: &Arc<dyn Pinned>,
     obstacles: &mut Vec<Obstacle>,

@@ -10,6 +10,7 @@ use crowfly_route::units::Bytes;
 use serde::{Deserialize, Serialize};
 
 use super::limits::{MAX_ACCOUNT, MAX_OBSTACLES};
+use super::ring::{Staging, through_host};
 use crate::fabric::{Delivery, less_certain};
 use crate::job::Ledger;
 use crate::objects::{Object, ObjectUrl, Upload};
@@ -19,13 +20,13 @@ use crate::pass;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Doing {
-    /// Reads storage.
+    /// Reads storage, or copies out of a GPU's memory what goes on by HTTP.
     Reading,
     /// Crosses the fabric.
     Crossing,
     /// Crosses the fabric a second time, from this process to the server that keeps the bytes.
     Onward,
-    /// Writes storage.
+    /// Writes storage, or copies into a GPU's memory what came by HTTP.
     Writing,
 }
 
@@ -221,6 +222,26 @@ impl Legs {
         self.add(leg);
     }
 
+    /// A part went between a buffer of this process and a GPU's memory, by the GPU's copy engine.
+    pub(crate) fn staged(&self, doing: Doing, staging: &Staging, bytes: u64, cpu: CpuSeconds) {
+        let mut leg = Leg::new(doing, End::Here);
+        let because = staging.unpinned().first();
+        leg.shares = vec![Share {
+            path: Path::GpuCopy,
+            class: match because {
+                None => Class::Direct,
+                Some(_) => Class::Staged,
+            },
+            bytes: Bytes(bytes),
+            because: because.map(|obstacle| obstacle.summary.clone()),
+        }];
+        leg.cpu = cpu;
+        leg.hops = staging_hops(doing, staging.gpu());
+        leg.obstacles = vec![through_host(&Place::Gpu(staging.gpu()))];
+        leg.obstacles.extend(staging.unpinned().iter().cloned());
+        self.add(leg);
+    }
+
     /// CPU time of work that belongs to a leg, such as checksums.
     pub(crate) fn worked(&self, doing: Doing, cpu: CpuSeconds) {
         let mut leg = Leg::new(doing, End::Here);
@@ -364,6 +385,22 @@ fn upload_hops(upload: &Upload) -> Vec<Hop> {
     };
     hops.push(Hop::bare(kernel, store, nic));
     hops
+}
+
+/// Between a buffer of this process and a GPU's memory.
+fn staging_hops(doing: Doing, index: u32) -> Vec<Hop> {
+    let gpu = Stop::Gpu { index };
+    let host = Stop::Host {
+        use_: HostUse::Application,
+        numa: None,
+    };
+    let engine = Carrier::Dma {
+        device: format!("gpu{index}"),
+    };
+    match doing {
+        Doing::Reading => vec![Hop::bare(gpu, host, engine)],
+        _ => vec![Hop::bare(host, gpu, engine)],
+    }
 }
 
 /// The hops of a storage path.

@@ -203,6 +203,8 @@ pub(crate) struct Terms {
     pub store: Option<Arc<Store>>,
     /// Whether the source is an object.
     pub from_store: bool,
+    /// The memory at the end that is at no store and no server.
+    pub here: Place,
     pub replace: bool,
     pub preserve: bool,
     pub verify: bool,
@@ -338,6 +340,11 @@ fn run(asked: &Asked, watched: &Watched) -> Result<Copied, ServiceError> {
         goal,
         store,
         from_store: matches!(asked.from, Side::Object(_)),
+        here: match (&asked.from, &asked.to) {
+            (Side::Loaded(region), _) => region.place(),
+            (_, Side::Gpu(gpu)) => gpu.place(),
+            _ => Place::Host(None),
+        },
         replace: asked.replace,
         preserve: asked.preserve,
         verify: asked.verify,
@@ -394,7 +401,11 @@ fn all(
     let ring = match terms.source.as_ref().or(terms.goal.as_ref()) {
         Some(client) => client.ring(),
         None => {
-            local = Ring::local(window)?;
+            local = match (&asked.from, &asked.to) {
+                (Side::Loaded(region), _) => Ring::for_loaded(window, region)?,
+                (_, Side::Gpu(gpu)) => Ring::towards_gpu(window, gpu)?,
+                _ => Ring::local(window)?,
+            };
             &local
         }
     };

@@ -281,6 +281,8 @@ const CODES: &[&str] = &[
     "file-too-large",
     "no-progress",
     "no-host-memory",
+    "no-gpu-memory",
+    "gpu-call-failed",
     "peer-lost",
     "out-of-bounds",
     "no-such-region",

@@ -3,6 +3,7 @@
 
 use std::sync::Arc;
 
+use crowfly_route::place::Place;
 use crowfly_route::policy::Policy;
 use crowfly_route::receipt::Visibility;
 
@@ -13,6 +14,10 @@ use crate::fabric::{Access, Buffer, Fabric, FabricError, LocalSlice, Region};
 use crate::gpu::Gpu;
 use crate::memory::Memory;
 use crate::pass::Spot;
+
+mod staging;
+
+pub(crate) use staging::{Staging, through_host};
 
 /// What is hashed at a time: a copy of bytes that peers could write to, small enough to stay in the
 /// innermost cache of a processor.
@@ -25,6 +30,7 @@ pub(crate) struct Ring {
     /// As storage has them; `None` where no core may touch or write them.
     memory: Option<Arc<Memory>>,
     region: Option<Region>,
+    staging: Option<Staging>,
 }
 
 impl Ring {
@@ -46,6 +52,7 @@ impl Ring {
         Ok(Self {
             memory: Some(memory),
             region: Some(region),
+            staging: None,
         })
     }
 
@@ -63,6 +70,7 @@ impl Ring {
         Ok(Self {
             memory: None,
             region: Some(fabric.register_by(buffer, access, policy)?),
+            staging: None,
         })
     }
 
@@ -86,6 +94,7 @@ impl Ring {
         Ok(Self {
             memory: None,
             region: Some(fabric.register_by(buffer, Access::READ, policy)?),
+            staging: None,
         })
     }
 
@@ -102,6 +111,7 @@ impl Ring {
         Ok(Self {
             memory: self.memory.clone(),
             region: Some(fabric.register_also(region, access)?),
+            staging: None,
         })
     }
 
@@ -120,7 +130,38 @@ impl Ring {
         Ok(Self {
             memory: Some(Memory::host(parts * PART as usize, None)?),
             region: None,
+            staging: None,
         })
+    }
+
+    /// Buffers for copies that stay on this machine, whose bytes end in a GPU's memory.
+    ///
+    /// # Errors
+    /// When memory cannot be had, here or there.
+    pub(crate) fn towards_gpu(parts: usize, gpu: &Gpu) -> Result<Self, ServiceError> {
+        let memory = Memory::host(parts * PART as usize, gpu.device().facts().numa)?;
+        Ok(Self {
+            staging: Some(Staging::arriving(gpu, Arc::clone(&memory))?),
+            memory: Some(memory),
+            region: None,
+        })
+    }
+
+    /// Buffers for copies that stay on this machine, whose bytes were loaded before: into a GPU's memory
+    /// where `loaded` says so.
+    ///
+    /// # Errors
+    /// When memory cannot be had.
+    pub(crate) fn for_loaded(parts: usize, loaded: &crate::Region) -> Result<Self, ServiceError> {
+        let local = Self::local(parts)?;
+        let staging = match (loaded.place(), loaded.device(), &local.memory) {
+            (Place::Gpu(index), Some((device, _)), Some(memory)) => {
+                let memory = Arc::clone(memory);
+                Some(Staging::leaving(index, device.gpu(), memory))
+            }
+            _ => None,
+        };
+        Ok(Self { staging, ..local })
     }
 
     /// The memory as the fabric has it; `None` of local buffers.
@@ -183,6 +224,11 @@ impl<'r> Slot<'r> {
         let got = target.copy_out(0, bytes.get_mut(done..).unwrap_or_default());
         bytes.truncate(done + got);
         Ok(())
+    }
+
+    /// What copies between it and a GPU's memory, where one is at an end of the copy.
+    pub(crate) const fn staging(&self) -> Option<&Staging> {
+        self.ring.staging.as_ref()
     }
 
     /// Where it lies in the registered memory.

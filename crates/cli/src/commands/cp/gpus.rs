@@ -1,4 +1,4 @@
-//! Copies with a GPU's memory at one end or both: within this machine, and from and to servers. What a
+//! Copies with a GPU's memory at one end or both: within this machine, from and to servers and stores. What a
 //! GPU's memory holds is a process's own, so as a source it is a pattern that is put there first, and as a
 //! destination the bytes are dropped when they have arrived: such a copy measures the way, and checks what
 //! came.
@@ -11,7 +11,8 @@ use std::sync::Arc;
 
 use crowfly_mover::digest::{self, GRID};
 use crowfly_mover::gpu::{CopyRequest, Gpu, Sample, To, copy, digest_of};
-use crowfly_mover::service::{Dialing, Location};
+use crowfly_mover::objects::ObjectUrl;
+use crowfly_mover::service::{Auth, Dialing, Location};
 use crowfly_mover::{Engine, Region, SaveRequest, Source, TransferError};
 use crowfly_route::place::Place;
 use crowfly_route::receipt::{Receipt, Verification};
@@ -44,21 +45,27 @@ pub enum Errand {
     Fetch(Location, u32),
     /// A pattern in a GPU's memory to a server.
     Send(u32, Location),
+    /// An object into a GPU's memory.
+    Download(ObjectUrl, u32),
+    /// A pattern in a GPU's memory into a store.
+    Upload(u32, ObjectUrl),
 }
 
 /// One side, as far as an errand can have it.
 enum End {
     Here(Place),
     There(Location),
+    Store(ObjectUrl),
 }
 
 impl Errand {
-    /// What two sides mean; `None` where no GPU of this machine is one of them, or an object is.
+    /// What two sides mean; `None` where no GPU of this machine is one of them.
     pub fn read(from: &OsStr, to: &OsStr) -> Option<Self> {
         let end = |text: &OsStr| match super::side(text) {
             Ok(Side::Host) => Some(End::Here(Place::Host(None))),
             Ok(Side::File(path)) => Some(End::Here(Place::File(path.to_str()?.to_owned()))),
             Ok(Side::Served(location)) => Some(End::There(location)),
+            Ok(Side::Object(url)) => Some(End::Store(url)),
             Ok(_) => None,
             Err(_) => text.to_str()?.parse().ok().map(End::Here),
         };
@@ -66,6 +73,8 @@ impl Errand {
             (End::Here(from), End::Here(to)) => (from, to),
             (End::There(from), End::Here(Place::Gpu(to))) => return Some(Self::Fetch(from, to)),
             (End::Here(Place::Gpu(from)), End::There(to)) => return Some(Self::Send(from, to)),
+            (End::Store(from), End::Here(Place::Gpu(to))) => return Some(Self::Download(from, to)),
+            (End::Here(Place::Gpu(from)), End::Store(to)) => return Some(Self::Upload(from, to)),
             _ => return None,
         };
         let path = |path: &String| PathBuf::from(path);
@@ -115,11 +124,24 @@ pub fn run(args: &CpArgs, errand: &Errand, out: &mut Output) -> Result<Exit, Fai
                 Side::Served(location.clone()),
             );
             let mut cp = super::carry(args, sides, dialing, out)?;
-            if let Verification::Agreed { checksum, .. } = &cp.receipt.verification {
-                // What both ends agree on is what was put there.
-                let found = u64::from_str_radix(checksum, 16).unwrap_or_default();
-                cp.receipt.verification = compared(&sample, &cp.to.to_string(), found)?;
-            }
+            held_against(&sample, &mut cp)?;
+            return show(&cp, out);
+        }
+        Errand::Download(url, index) => {
+            let (gpu, _) = opened(*index, "copied to")?;
+            let sides = (Side::Object(url.clone()), Side::Gpu(gpu));
+            let dialing = Dialing::by(Auth::Open)?;
+            return show(&super::carry(args, sides, dialing, out)?, out);
+        }
+        Errand::Upload(index, url) => {
+            let (gpu, _) = opened(*index, "copied from")?;
+            let sample = Sample::new(&gpu, size(args)?, SEED)?;
+            let sides = (
+                Side::Loaded(sample.region.clone()),
+                Side::Object(url.clone()),
+            );
+            let mut cp = super::carry(args, sides, Dialing::by(Auth::Open)?, out)?;
+            held_against(&sample, &mut cp)?;
             return show(&cp, out);
         }
         Errand::Load(file, index) => {
@@ -167,6 +189,30 @@ pub fn run(args: &CpArgs, errand: &Errand, out: &mut Output) -> Result<Exit, Fai
     show(&cp, out)
 }
 
+/// Holds what left, as the copy saw it, against what was put into the GPU's memory; what both ends agree on
+/// has then arrived.
+fn held_against(sample: &Sample, cp: &mut Cp) -> Result<(), Failure> {
+    let (checksum, agreed) = match &cp.receipt.verification {
+        Verification::Agreed { checksum, .. } => (checksum, true),
+        Verification::Computed { checksum, .. } => (checksum, false),
+        _ => return Ok(()),
+    };
+    let found = u64::from_str_radix(checksum, 16).unwrap_or_default();
+    let matched = compared(sample, &cp.to.to_string(), found)?;
+    if agreed {
+        cp.receipt.verification = matched;
+    }
+    Ok(())
+}
+
+/// A GPU, and the machine that it is in.
+fn opened(index: u32, done: &'static str) -> Result<(Arc<Gpu>, transfer::Machine), Failure> {
+    let machine = transfer::Machine::towards(&Place::Gpu(index))?;
+    let gpu = gpu::open(index, &machine.topology, None)
+        .map_err(|obstacles| gpu::refused(index, done, obstacles))?;
+    Ok((gpu, machine))
+}
+
 /// The GPU, and how a server is connected to by the NICs nearest to it.
 fn connected(
     args: &CpArgs,
@@ -179,9 +225,7 @@ fn connected(
         true => "copied to",
         false => "copied from",
     };
-    let machine = transfer::Machine::towards(&Place::Gpu(index))?;
-    let gpu = gpu::open(index, &machine.topology, None)
-        .map_err(|obstacles| gpu::refused(index, done, obstacles))?;
+    let (gpu, machine) = opened(index, done)?;
     let mut dialing = super::dialing(args, served, out)?;
     dialing.fabric.topology = Some(Arc::new(machine.topology));
     Ok((gpu, dialing))
@@ -316,10 +360,16 @@ mod tests {
         assert_eq!(fetch, Some(Errand::Fetch(there(), 0)));
         let send = read("gpu:1", "crowfly://h:1/m");
         assert_eq!(send, Some(Errand::Send(1, there())));
+        let object = || "s3://bucket/m".parse::<ObjectUrl>().expect("an object");
+        let download = read("s3://bucket/m", "gpu:0");
+        assert_eq!(download, Some(Errand::Download(object(), 0)));
+        let upload = read("gpu:1", "s3://bucket/m");
+        assert_eq!(upload, Some(Errand::Upload(1, object())));
         for (from, to) in [
             ("a", "b"),
             ("crowfly://h:1/m", "a"),
-            ("s3://bucket/m", "gpu:0"),
+            ("s3://bucket/m", "a"),
+            ("gs://bucket/m", "gpu:0"),
             ("gpu:x", "b"),
             ("host:1", "gpu:0"),
         ] {

@@ -14,6 +14,7 @@ use super::plan::{From, To};
 use super::{Terms, Watch};
 use crate::engine::since;
 use crate::fabric::RegionDescriptor;
+use crate::fabric::provider::Registration;
 use crate::memory::Region;
 use crate::objects::{self, Fate, Object, ObjectUrl, Upload};
 use crate::pass;
@@ -27,7 +28,7 @@ use crate::service::limits::PART;
 use crate::service::message::{Request, Tag};
 use crate::service::name::Name;
 use crate::service::partial::{Partial, Plan, names};
-use crate::service::ring::Slot;
+use crate::service::ring::{Slot, Staging, through_host};
 use crate::service::session::{hashed, of_storage, same};
 use crate::source::Source;
 
@@ -58,8 +59,8 @@ impl Origin {
             From::Object(url) => {
                 let object = Object::find(terms.store()?, url, terms.request_until())?;
                 if terms.policy == Policy::Require {
-                    let (from, to) = (Place::Object(url.to_string()), Place::Host(None));
-                    return Err(refused(url, from, to));
+                    let from = Place::Object(url.to_string());
+                    return Err(refused(url, from, terms.here.clone()));
                 }
                 return Ok(Self::Object(Box::new(object)));
             }
@@ -195,10 +196,17 @@ impl Origin {
                     false => Vec::new(),
                 })
             }
-            Self::Loaded(_) => Ok(match terms.sums() {
-                true => hashed(slot, len, legs, Doing::Crossing)?,
-                false => Vec::new(),
-            }),
+            Self::Loaded(region) => {
+                if let Some(staging) = slot.staging() {
+                    let cpu = usage::this_thread();
+                    staging.leave(region, range, slot)?;
+                    legs.staged(Doing::Reading, staging, len as u64, since(cpu));
+                }
+                Ok(match terms.sums() {
+                    true => hashed(slot, len, legs, Doing::Crossing)?,
+                    false => Vec::new(),
+                })
+            }
         }
     }
 
@@ -239,11 +247,16 @@ impl Origin {
 
 /// That policy rules a store out.
 fn refused(url: &ObjectUrl, from: Place, to: Place) -> ServiceError {
+    let mut obstacles = vec![over_http(url)];
+    let gpu = [&from, &to]
+        .into_iter()
+        .find(|place| matches!(place, Place::Gpu(_)));
+    obstacles.extend(gpu.map(through_host));
     let refused = crate::error::TransferError::Refused {
         from: Box::new(from),
         to: Box::new(to),
         policy: Policy::Require,
-        obstacles: vec![over_http(url)],
+        obstacles,
     };
     refused.into()
 }
@@ -404,7 +417,11 @@ impl Goal {
         let len = (range.end - range.start) as usize;
         match self {
             // Parts of objects are delivered, see below.
-            Self::Dropped | Self::Object(_) => Ok(()),
+            Self::Object(_) => Ok(()),
+            Self::Dropped => match slot.staging() {
+                Some(staging) => enter(staging, range, &sums, slot, terms, legs),
+                None => Ok(()),
+            },
             Self::File { partial, .. } => {
                 let ledger = partial.write(range.clone(), &slot.spot()?, &sums)?;
                 legs.stored(Doing::Writing, ledger);
@@ -461,11 +478,36 @@ impl Goal {
     }
 }
 
+/// Brings a part that came by HTTP into a GPU's memory, and looks whether it came there as it was.
+fn enter(
+    staging: &Staging,
+    range: &Range<u64>,
+    sums: &[u64],
+    slot: &Slot<'_>,
+    terms: &Terms,
+    legs: &Legs,
+) -> Result<(), ServiceError> {
+    let len = (range.end - range.start) as usize;
+    let cpu = usage::this_thread();
+    if !staging.enter(slot, len)? {
+        return Ok(());
+    }
+    legs.staged(Doing::Writing, staging, len as u64, since(cpu));
+    legs.shown(Registration::copied_by_the_gpu());
+    if terms.verify {
+        staging.bring_back(slot, len)?;
+        let arrived = hashed(slot, len, legs, Doing::Writing)?;
+        let place = Place::Gpu(staging.gpu()).to_string();
+        same(&place, range.start, sums, &arrived)?;
+    }
+    Ok(())
+}
+
 /// Begins an object.
 fn upload(url: &ObjectUrl, size: u64, terms: &Terms) -> Result<Goal, ServiceError> {
     if terms.policy == Policy::Require {
-        let (from, to) = (Place::Host(None), Place::Object(url.to_string()));
-        return Err(refused(url, from, to));
+        let to = Place::Object(url.to_string());
+        return Err(refused(url, terms.here.clone(), to));
     }
     let wanted = objects::Wanted {
         size,

@@ -21,9 +21,10 @@ pub enum Side {
     /// Host memory, where the bytes are dropped as soon as they have arrived.
     Host,
     /// A GPU's memory, where the bytes are dropped as soon as they have arrived and, if that is asked for,
-    /// were compared there. They come from a server.
+    /// were compared there. They come from a server or a store.
     Gpu(Arc<Gpu>),
-    /// What was loaded into this process's memory or a GPU's, as the source. It goes to a server.
+    /// What was loaded into this process's memory or a GPU's, as the source. It goes to a server or, from a
+    /// GPU's memory, to a store.
     Loaded(Region),
     /// What a server exposes.
     Served(Location),
@@ -78,11 +79,14 @@ pub(super) fn sensible(asked: &Asked) -> Result<(), ServiceError> {
             refuse("only a store is asked not to replace what is there")
         }
         (_, Side::Loaded(_)) => refuse("what was loaded can only be read"),
-        (Side::Loaded(_), to) if !matches!(to, Side::Served(_)) => refuse(
-            "what was loaded is copied from here to servers; within the machine, `gpu::copy` does",
+        (Side::Loaded(region), Side::Object(_)) if region.device().is_none() => {
+            refuse("what was loaded into host memory is written to a file, and that is copied")
+        }
+        (Side::Loaded(_), to) if !matches!(to, Side::Served(_) | Side::Object(_)) => refuse(
+            "what was loaded is copied from here to servers and stores; within the machine, `gpu::copy` does",
         ),
-        (from, Side::Gpu(_)) if !matches!(from, Side::Served(_)) => {
-            refuse("what comes from a server is copied into a GPU's memory from here")
+        (from, Side::Gpu(_)) if !matches!(from, Side::Served(_) | Side::Object(_)) => {
+            refuse("what comes from a server or a store is copied into a GPU's memory from here")
         }
         (Side::Loaded(_), _) | (_, Side::Gpu(_)) if asked.recursive => {
             refuse("a folder is not copied into or out of memory")
