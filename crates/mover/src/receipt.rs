@@ -391,7 +391,7 @@ fn described<'c>(name: &str, candidates: &'c [Candidate]) -> Option<&'c Route> {
 }
 
 /// A path's route when no topology is known: the same hops without named links or rates.
-fn bare_route(path: Path, name: &str, from: &Place, to: &Place) -> Route {
+pub(crate) fn bare_route(path: Path, name: &str, from: &Place, to: &Place) -> Route {
     let drive = Stop::Drive {
         name: "drive".into(),
     };

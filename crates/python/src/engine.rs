@@ -135,7 +135,8 @@ pub fn open(filename: &std::path::Path) -> Result<Checkpoint, Fault> {
     }
 }
 
-fn select(asked: &Asked<'_>, checkpoint: &Checkpoint) -> Result<Selection, Fault> {
+/// The tensors that are asked for.
+pub fn select(asked: &Asked<'_>, checkpoint: &Checkpoint) -> Result<Selection, Fault> {
     let mut selector = Selector::default();
     if !asked.tensors.is_empty() {
         selector = selector.tensors(&asked.tensors)?;

@@ -34,6 +34,29 @@ impl Landed {
         regions: &[Region],
         into: &Bound<'_, PyDict>,
     ) -> PyResult<()> {
+        let (names, mut views) = self.views(regions)?;
+        align(py, &mut views)?;
+        put(py, names, views, into)
+    }
+
+    /// The same of tensors whose bytes may not be there yet: nothing is copied.
+    pub fn fill_in_place(
+        &self,
+        py: Python<'_>,
+        regions: &[Region],
+        into: &Bound<'_, PyDict>,
+    ) -> PyResult<()> {
+        let (names, views) = self.views(regions)?;
+        put(py, names, views, into)
+    }
+
+    /// Whether every tensor begins where its type wants it.
+    pub fn is_in_place(&self, py: Python<'_>, regions: &[Region]) -> Result<bool, Fault> {
+        let (_, views) = self.views(regions)?;
+        Ok(views.iter().all(|view| view.is_aligned(py)))
+    }
+
+    fn views(&self, regions: &[Region]) -> Result<(Vec<&str>, Vec<View>), Fault> {
         let mut names = Vec::with_capacity(self.selection.tensor_count());
         let mut views = Vec::with_capacity(self.selection.tensor_count());
         let mut regions = regions.iter();
@@ -67,12 +90,20 @@ impl Landed {
                 start += len as u64;
             }
         }
-        align(py, &mut views)?;
-        for (name, view) in names.into_iter().zip(views) {
-            into.set_item(name, tensor::wrap(py, view)?)?;
-        }
-        Ok(())
+        Ok((names, views))
     }
+}
+
+fn put(
+    py: Python<'_>,
+    names: Vec<&str>,
+    views: Vec<View>,
+    into: &Bound<'_, PyDict>,
+) -> PyResult<()> {
+    for (name, view) in names.into_iter().zip(views) {
+        into.set_item(name, tensor::wrap(py, view)?)?;
+    }
+    Ok(())
 }
 
 fn lost() -> Fault {

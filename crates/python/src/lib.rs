@@ -4,8 +4,8 @@
 //! what comes back as JSON. Here are the parts that touch memory or the engine:
 //!
 //! 1. [`view`] and [`tensor`]: memory with a shape; [`dlpack`], [`buffer`]: how other libraries take it;
-//! 2. [`transfer`]: waiting for bytes; [`device`]: where they go; [`open`]: lazy reading of one tensor or slice at a
-//!    time;
+//! 2. [`transfer`]: waiting for bytes; [`device`]: where they go; [`on_stream`]: not waiting for them; [`open`]: lazy
+//!    reading of one tensor or slice at a time;
 //! 3. [`save`], [`borrow`]: writing, from others' memory; [`checkpoint`]: training's checkpoints;
 //! 4. [`ranks`]: collectives among ranks, for PyTorch;
 //! 5. [`fault`]: what went wrong, as an exception.
@@ -21,6 +21,7 @@ mod fault;
 mod index;
 mod layout;
 mod machine;
+mod on_stream;
 mod open;
 mod ranks;
 mod region;
@@ -47,6 +48,8 @@ mod _crowfly {
     use super::layout::deserialize;
     #[pymodule_export]
     use super::machine::{doctor_json, route_json, topology_json};
+    #[pymodule_export]
+    use super::on_stream::{StreamLoad, load_on_stream};
     #[pymodule_export]
     use super::open::Opened;
     #[pymodule_export]

@@ -13,6 +13,10 @@ use crowfly_machine::gpu_storage::{MAX_REQUEST, Queued, StorageError, StorageFil
 use super::Gpu;
 use crate::source::Source;
 
+mod load;
+
+pub use load::{QueuedLoad, load};
+
 /// A file that the storage library of a GPU's maker knows, for transfers on streams.
 #[derive(Clone, Debug)]
 pub struct StreamFile {
@@ -116,16 +120,33 @@ impl StreamFile {
 }
 
 impl Requests {
+    /// Whether [`Self::wait`] returns at once, as far as the GPU says.
+    pub fn is_done(&self) -> bool {
+        let mut requests = self.queued.iter();
+        // One that failed is told of by waiting for it.
+        requests.all(|(request, _)| request.flight().is_done().unwrap_or(true))
+    }
+
     /// Waits for all of them.
     ///
     /// # Errors
     /// The first that failed, or brought less than was asked for.
     pub fn wait(self) -> Result<(), QueuedError> {
+        let asked = self.queued.iter().map(|(_, asked)| asked).sum();
+        self.wait_for(asked)
+    }
+
+    /// Waits for all of them, whose first `needed` bytes matter: what lies behind the end of a file does not
+    /// arrive.
+    fn wait_for(self, needed: usize) -> Result<(), QueuedError> {
+        let mut left = needed;
         for (request, asked) in self.queued {
+            let asked = asked.min(left);
             let arrived = request.wait()?;
             if arrived < asked {
                 return Err(QueuedError::Short { arrived, asked });
             }
+            left -= asked;
         }
         Ok(())
     }

@@ -50,6 +50,33 @@ impl Counted {
     }
 }
 
+/// What the counters say of requests that are done.
+pub(crate) struct Found {
+    pub class: Class,
+    /// Why it is no better one.
+    pub because: Option<String>,
+    pub obstacle: Option<Obstacle>,
+    /// The name under which the search for routes knows the way.
+    pub route: &'static str,
+    /// Whether some or all went through host memory.
+    pub is_compat: bool,
+}
+
+impl Counted {
+    /// What was counted since then, of the library by this name.
+    pub(crate) fn found(&self, direction: Direction, name: Path) -> Found {
+        let verdict = judge(self.library(direction), self.module(direction));
+        let (class, because) = class_of(Some(verdict));
+        Found {
+            class,
+            because,
+            obstacle: obstacle_of(verdict, name),
+            route: route_name(Some(verdict)),
+            is_compat: matches!(verdict, Verdict::Compat { .. }),
+        }
+    }
+}
+
 /// Which way the requests of a transfer went.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Verdict {
@@ -94,6 +121,37 @@ pub(super) fn class_of(verdict: Option<Verdict>) -> (Class, Option<String>) {
     }
 }
 
+/// What kept the library from going straight, or from showing that it did.
+fn obstacle_of(verdict: Verdict, name: Path) -> Option<Obstacle> {
+    match verdict {
+        Verdict::Peer | Verdict::Module => None,
+        Verdict::Compat { posix, all } => Some(
+            Obstacle::blocks(
+                Code::CompatMode,
+                format!("{name} went through host memory, and called it success"),
+            )
+            .seen(
+                "its statistics",
+                format!("{posix} of {all} requests by POSIX calls"),
+            )
+            .fixed_by(
+                Fix::by_hand("Look at what keeps it from going straight for this file.")
+                    .checked_by("gdscheck -p"),
+            ),
+        ),
+        Verdict::Unproven => Some(
+            Obstacle::unproven(
+                Code::StorageUnproven,
+                format!("which way {name} went cannot be told"),
+            )
+            .seen("its statistics", "not there, or nothing was counted")
+            .fixed_by(Fix::by_hand(
+                "Use cuFile 1.15 or newer, which counts requests by their way.",
+            )),
+        ),
+    }
+}
+
 /// The name under which the search for routes knows cuFile's way.
 pub(super) const fn route_name(verdict: Option<Verdict>) -> &'static str {
     match verdict {
@@ -131,32 +189,8 @@ impl Account {
             counted.module(job.direction),
         );
         let name = self.storage_path();
-        match verdict {
-            Verdict::Peer | Verdict::Module => {}
-            Verdict::Compat { posix, all } => ledger.meet(
-                Obstacle::blocks(
-                    Code::CompatMode,
-                    format!("{name} went through host memory, and called it success"),
-                )
-                .seen(
-                    "its statistics",
-                    format!("{posix} of {all} requests by POSIX calls"),
-                )
-                .fixed_by(
-                    Fix::by_hand("Look at what keeps it from going straight for this file.")
-                        .checked_by("gdscheck -p"),
-                ),
-            ),
-            Verdict::Unproven => ledger.meet(
-                Obstacle::unproven(
-                    Code::StorageUnproven,
-                    format!("which way {name} went cannot be told"),
-                )
-                .seen("its statistics", "not there, or nothing was counted")
-                .fixed_by(Fix::by_hand(
-                    "Use cuFile 1.15 or newer, which counts requests by their way.",
-                )),
-            ),
+        if let Some(obstacle) = obstacle_of(verdict, name) {
+            ledger.meet(obstacle);
         }
         let straight = matches!(verdict, Verdict::Peer | Verdict::Module);
         if self.policy == Policy::Require && !straight {

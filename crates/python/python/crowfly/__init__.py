@@ -13,6 +13,7 @@ from ._machine import Diagnosis, Finding, Topology, Way, doctor, route
 from ._open import Slice, safe_open
 from ._receipt import Ceiling, Evidence, Fix, Obstacle, Receipt, Share, Verification
 from ._save import save, save_file
+from ._stream import StreamLoad, load_on_stream
 from .errors import CrowflyError, RouteRefused
 
 __all__ = [
@@ -29,6 +30,7 @@ __all__ = [
     "RouteRefused",
     "Share",
     "Slice",
+    "StreamLoad",
     "Tensor",
     "Tensors",
     "Topology",
@@ -41,6 +43,7 @@ __all__ = [
     "finish_load",
     "load",
     "load_file",
+    "load_on_stream",
     "route",
     "safe_open",
     "save",

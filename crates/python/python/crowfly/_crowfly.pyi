@@ -18,6 +18,8 @@ __all__ = [
     "doctor_json",
     "route_json",
     "topology_json",
+    "StreamLoad",
+    "load_on_stream",
     "Opened",
     "GroupMemory",
     "Ranks",
@@ -79,6 +81,31 @@ class Transfer:
 
         `progress(moved, total)` is called with bytes, some twenty times a second.
         """
+
+@final
+class StreamLoad:
+    """Bytes on their way into a GPU's memory, in the order of a stream. Dropping it waits for them."""
+
+    @property
+    def done(self) -> bool:
+        """Whether waiting would return at once."""
+    def ahead(self) -> dict[str, Tensor]:
+        """The tensors by name. Until `wait` has returned they are for what is queued on the same stream alone."""
+    def regions(self) -> list[Region]:
+        """The regions that the tensors lie in."""
+    def wait(self) -> str:
+        """Waits until the bytes are there: the receipt as JSON."""
+
+def load_on_stream(
+    filename: str | os.PathLike[str],
+    handle: int,
+    keeper: object,
+    *,
+    tensors: Optional[Sequence[str]] = None,
+    shard: Optional[tuple[int, int]] = None,
+    device: str = "cuda:0",
+) -> StreamLoad:
+    """Queues the loading of a file, an index or a folder on a stream; see `crowfly.load_on_stream`."""
 
 @final
 class Region:
