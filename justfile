@@ -21,10 +21,9 @@ lint:
 accept *ARGS:
     INSTA_UPDATE=always cargo test --workspace {{ARGS}}
 
-# On a machine with a GPU: correctness, then rates beside a plain copy; FILE is a large file to load
-gpu-tests FILE:
-    cargo test --release -p crowfly-mover --test gpu_hardware -- --nocapture
-    cargo run --release -p crowfly-mover --example gpu_rate -- {{FILE}} bench/results/gpu-$(date +%F).txt
+# On a machine with a GPU: correctness, then rates beside a plain copy, of FILE or of random bytes; 77 without one
+gpu-tests *FILE:
+    .ci/gpu-tests {{FILE}}
 
 # Versions of the real libcufile for the tests that try them; where none can be had, those are waived
 cufile:

@@ -198,18 +198,26 @@ fn given_no_udev_record_the_file_is_refused_and_the_record_named() {
 }
 
 #[test]
-fn given_cufile_1_14_without_a_gpus_driver_the_missing_library_is_named() {
-    let (library, around) = needs!("1.14.1.1", Some(WHOLE));
+fn given_cufile_1_11_or_1_14_without_a_gpus_driver_the_missing_library_is_named() {
     if crowfly_machine::gpu::Runtime::load(crowfly_machine::gpu::Dialect::Cuda).is_ok() {
         crowfly_waive::waived!("this machine has CUDA's driver");
     }
-    let probe = probe(library, &around, true);
-    let [obstacle] = probe.obstacles.as_slice() else {
-        panic!("one obstacle: {:?}", probe.obstacles)
-    };
-    assert_eq!(obstacle.code, Code::StorageDriverRefused);
-    assert!(obstacle.evidence[0].shows.contains("5033"), "{obstacle:?}");
-    assert!(obstacle.fix[0].what.contains("libcuda.so.1"));
+    for version in ["1.11.1.6", "1.14.1.1"] {
+        let Some(library) = library(version) else {
+            crowfly_waive::waived!("libcufile {version} is not in {}", libraries().display());
+        };
+        let around = match Around::new(Some(WHOLE)) {
+            Ok(around) => around,
+            Err(why) => crowfly_waive::waived!("{why}"),
+        };
+        let probe = probe(library, &around, true);
+        let [obstacle] = probe.obstacles.as_slice() else {
+            panic!("{version}: one obstacle: {:?}", probe.obstacles)
+        };
+        assert_eq!(obstacle.code, Code::StorageDriverRefused, "{version}");
+        assert!(obstacle.evidence[0].shows.contains("5033"), "{obstacle:?}");
+        assert!(obstacle.fix[0].what.contains("libcuda.so.1"), "{version}");
+    }
 }
 
 #[test]

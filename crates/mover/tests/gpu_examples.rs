@@ -42,6 +42,7 @@ fn given_a_stand_in_every_way_has_its_line_and_every_line_says_that_it_is_no_gpu
         "plain, pinned",
         "plain, pageable",
         "pinned",
+        "drive alone",
         "cufile",
         "staged",
         "cached",

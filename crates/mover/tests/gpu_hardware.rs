@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use crowfly_machine::trial::{self, Trial};
 use crowfly_machine::verbs::{Mapping, Pinned};
-use crowfly_mover::gpu::{CopyRequest, DeviceMemory, Gpu, Stream, To, copy};
+use crowfly_mover::gpu::{CopyRequest, DeviceMemory, Gpu, Stream, To, copy, queued};
 use crowfly_mover::{
     Destination, Engine, Piece, Region, Request, SaveRequest, Source, TransferError, Verify,
 };
@@ -92,6 +92,16 @@ macro_rules! needs_gpu {
     };
 }
 
+/// Leaves memory full of poison behind, which the next of that size most likely is: what was not written
+/// into it shows.
+fn poison(gpu: &Gpu, len: usize) {
+    const POISON: u8 = 0xa5;
+    let memory = DeviceMemory::allocate(gpu.device(), len).expect("room");
+    let stream = Stream::new(gpu.device()).expect("a stream");
+    let filled = stream.fill(&memory, 0..len, POISON).expect("queued");
+    filled.wait().expect("done");
+}
+
 fn paths(gpu: &Gpu) -> Vec<Path> {
     let own = gpu.storage().map(|_| gpu.storage_path());
     own.into_iter()
@@ -110,6 +120,7 @@ fn random_data_survives_a_load_and_a_save_by_each_path() {
     let disk = Disk::new(1);
     let gpu = needs_gpu!(0, &disk);
     for path in paths(&gpu) {
+        poison(&gpu, LENGTH.next_multiple_of(4096));
         let request = Request {
             destination: Destination::Gpu(Arc::clone(&gpu)),
             path: Some(path),
@@ -151,6 +162,7 @@ fn ranges_around_every_edge_of_alignment_arrive_exactly() {
         })
         .collect();
     for path in paths(&gpu) {
+        poison(&gpu, pieces.len() * (grid + 2 * 4096));
         let request = Request {
             destination: Destination::Gpu(Arc::clone(&gpu)),
             path: Some(path),
@@ -181,6 +193,32 @@ fn under_require_a_load_is_direct_or_refused_with_the_reason() {
         Err(TransferError::Refused { obstacles, .. }) => assert!(!obstacles.is_empty()),
         Err(other) => panic!("{other}"),
     }
+}
+
+#[test]
+fn what_follows_a_load_on_its_stream_finds_the_bytes_or_the_load_is_refused_with_the_reason() {
+    let disk = Disk::new(6);
+    let gpu = needs_gpu!(0, &disk);
+    let stream = Stream::new(gpu.device()).expect("a stream");
+    let copy = DeviceMemory::allocate(gpu.device(), LENGTH).expect("room");
+    poison(&gpu, LENGTH.next_multiple_of(4096));
+    let pieces = vec![Piece::whole(disk.source())];
+    let load = match queued::load(&gpu, &stream, Place::File("m".into()), pieces) {
+        Ok(load) => load,
+        Err(TransferError::Refused { obstacles, .. }) => {
+            assert!(!obstacles.is_empty());
+            return println!("refused: {}", obstacles[0].summary);
+        }
+        Err(other) => panic!("{other}"),
+    };
+    let region = load.regions()[0].clone();
+    let (memory, range) = region.device().expect("a GPU's");
+    let kernel = stream.copy_across(&copy, 0, memory, range).expect("queued");
+    kernel.wait().expect("done");
+    let receipt = load.wait().expect("they came");
+    println!("{:?}", receipt.shares);
+    let copy = Region::of_gpu(0, copy).expect("an address");
+    assert!(read(&copy) == disk.bytes, "it ran after the load");
 }
 
 #[test]

@@ -53,31 +53,53 @@ impl Run {
     }
 }
 
+/// What rates are held against.
+#[derive(Clone, Copy)]
+struct Limits {
+    /// The link between host memory and the GPU.
+    link: Option<BytesPerSecond>,
+    /// The drive, as it was measured a moment ago: the median.
+    drive: Option<BytesPerSecond>,
+}
+
+impl Limits {
+    /// The lower of the two, and its name.
+    fn least(self) -> Option<(BytesPerSecond, &'static str)> {
+        match (self.link, self.drive) {
+            (Some(link), Some(drive)) if drive.0 < link.0 => Some((drive, "of the drive")),
+            (Some(link), _) => Some((link, "of the link")),
+            (None, drive) => drive.map(|drive| (drive, "of the drive")),
+        }
+    }
+}
+
 /// The rates by each way into the GPU's memory, of a file's bytes.
 pub fn table(subject: &Subject, file: &Path) -> Outcome<String> {
     let gpu = &subject.gpu;
     let source = Arc::new(Source::open(file)?);
     let bytes = Bytes(source.size());
-    let limit = match subject.stand_in {
+    let link = match subject.stand_in {
         true => None,
         false => limit()?,
     };
-    let limited = limit.map_or("unknown".into(), |limit| limit.to_string());
+    let limited = link.map_or("unknown".into(), |limit| limit.to_string());
     let mut table = format!(
         "{}{}\nlimit of the link from host memory: {limited}\n",
         gpu.device().facts().name,
         subject.mark()
     );
-    let mut row = |name: &str, run: &dyn Fn() -> Result<Run, TransferError>| {
+    let mut row = |name: &str, limits: Limits, run: &dyn Fn() -> Result<Run, TransferError>| {
         let runs: Result<Vec<Run>, _> = (0..RUNS).map(|_| run()).collect();
-        let text = line(name, &mut runs?, bytes, limit);
+        let mut runs = runs?;
+        let text = line(name, &mut runs, bytes, limits);
         let _ = writeln!(table, "{text}{}", subject.mark());
-        Ok::<(), TransferError>(())
+        Ok::<Option<BytesPerSecond>, TransferError>(median(&runs, bytes))
     };
+    let by_link = Limits { link, drive: None };
     let len = usize::try_from(bytes.0)?;
     for (name, pinned) in [("plain, pinned", true), ("plain, pageable", false)] {
         let plain = PlainCopy::new(gpu, len, pinned)?;
-        row(name, &|| {
+        row(name, by_link, &|| {
             Ok(Run {
                 wall: plain.run()?,
                 cpu_per_gb: None,
@@ -86,7 +108,7 @@ pub fn table(subject: &Subject, file: &Path) -> Outcome<String> {
         })?;
     }
     let host = Region::zeroed(len, None)?;
-    row("pinned", &|| {
+    row("pinned", by_link, &|| {
         let copied = copy(CopyRequest {
             from: host.clone(),
             to: To::Gpu(Arc::clone(gpu)),
@@ -94,6 +116,19 @@ pub fn table(subject: &Subject, file: &Path) -> Outcome<String> {
             candidates: Vec::new(),
         })?;
         Ok(Run::of(&copied.receipt))
+    })?;
+    let from = || Place::File(file.display().to_string());
+    let nothing = Limits {
+        link: None,
+        drive: None,
+    };
+    let drive = row("drive alone", nothing, &|| {
+        let _ = source.drop_cache();
+        let request = Request {
+            destination: Destination::Transit(None),
+            ..Request::to_host(from(), vec![Piece::whole(Arc::clone(&source))])
+        };
+        Ok(Run::of(&Engine::default().load(request)?.wait()?.receipt))
     })?;
     let own = gpu.storage().map(|_| gpu.storage_path());
     let paths = own
@@ -104,18 +139,24 @@ pub fn table(subject: &Subject, file: &Path) -> Outcome<String> {
             if path != EnginePath::Cached {
                 let _ = source.drop_cache();
             }
-            let from = Place::File(file.display().to_string());
             let request = Request {
                 destination: Destination::Gpu(Arc::clone(gpu)),
                 path: Some(path),
                 verify,
-                ..Request::to_host(from, vec![Piece::whole(Arc::clone(&source))])
+                ..Request::to_host(from(), vec![Piece::whole(Arc::clone(&source))])
             };
             Engine::default().load(request)?.wait()
         };
         // Wrong bytes have no rate.
         load(Verify::Compare)?;
-        row(path.as_str(), &|| Ok(Run::of(&load(Verify::No)?.receipt)))?;
+        let limits = Limits {
+            link,
+            // The page cache is no drive.
+            drive: drive.filter(|_| path != EnginePath::Cached),
+        };
+        row(path.as_str(), limits, &|| {
+            Ok(Run::of(&load(Verify::No)?.receipt))
+        })?;
     }
     for obstacle in gpu.storage_obstacles() {
         writeln!(table, "{}: {}", gpu.storage_path(), obstacle.summary)?;
@@ -123,20 +164,29 @@ pub fn table(subject: &Subject, file: &Path) -> Outcome<String> {
     Ok(table)
 }
 
-/// The median and the best of some runs.
-fn line(name: &str, runs: &mut [Run], bytes: Bytes, limit: Option<BytesPerSecond>) -> String {
+fn rate(run: &Run, bytes: Bytes) -> BytesPerSecond {
+    BytesPerSecond(bytes.0 as f64 / run.wall.as_secs_f64().max(1e-9))
+}
+
+/// The rate of the middle one of some runs, which are in order.
+fn median(runs: &[Run], bytes: Bytes) -> Option<BytesPerSecond> {
+    runs.get(runs.len() / 2).map(|run| rate(run, bytes))
+}
+
+/// The median and the best of some runs, and what share of the limit the median is.
+fn line(name: &str, runs: &mut [Run], bytes: Bytes, limits: Limits) -> String {
     runs.sort_by_key(|run| run.wall);
     let (Some(fastest), Some(middle)) = (runs.first(), runs.get(runs.len() / 2)) else {
         return format!("{name:<16} not measured");
     };
-    let rate = |run: &Run| BytesPerSecond(bytes.0 as f64 / run.wall.as_secs_f64().max(1e-9));
-    let share = limit.map_or("-".into(), |limit| {
-        format!("{:.2} of it", rate(middle).0 / limit.0)
+    let rate = |run: &Run| rate(run, bytes);
+    let share = limits.least().map_or("-".into(), |(limit, whose)| {
+        format!("{:.2} {whose}", rate(middle).0 / limit.0)
     });
     let cpu = middle.cpu_per_gb;
     let cpu = cpu.map_or("-".into(), |cpu| format!("{cpu:.3} CPU s/GB"));
     format!(
-        "{name:<16}{:>14} median {:>14} best {share:>11}  {cpu:>14}  {}",
+        "{name:<16}{:>14} median {:>14} best {share:>17}  {cpu:>14}  {}",
         rate(middle).to_string(),
         rate(fastest).to_string(),
         middle.route
