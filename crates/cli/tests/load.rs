@@ -187,6 +187,12 @@ fn given_a_place_that_is_no_file_of_this_machine_it_is_said_that_only_such_are_r
         let message =
             format!("{place} is no file or folder of this machine, and only such are read");
         assert_eq!(error["message"], message.as_str());
+        let hint = error["hint"].as_str().expect("a way out");
+        let way_out = match place {
+            "s3://bucket/m" => "`crowfly cp s3://bucket/m gpu:N`",
+            _ => "copy it to a drive",
+        };
+        assert!(hint.contains(way_out), "{hint}");
     }
     let file = folder("places").join("m.bin");
     fs::write(&file, [1; 100]).expect("written");

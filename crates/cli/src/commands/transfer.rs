@@ -90,9 +90,15 @@ pub fn local(path: &Path) -> Result<PathBuf, Failure> {
     };
     let place = shown(Path::new(place));
     let what = format!("{place} is no file or folder of this machine, and only such are read");
-    Err(Failure::usage(what).hint(format!(
-        "copy it to a drive of this machine first; `./{place}` would be a file of that name"
-    )))
+    Err(Failure::usage(what).hint(match text.is_some_and(|text| text.starts_with("s3://")) {
+        true => format!(
+            "`crowfly cp {place} FILE` brings it to a drive of this machine, and `crowfly cp {place} gpu:N` into a \
+GPU's memory"
+        ),
+        false => format!(
+            "copy it to a drive of this machine first; `./{place}` would be a file of that name"
+        ),
+    }))
 }
 
 /// How a path that the user gave stands in a receipt: so that it still means something elsewhere.
