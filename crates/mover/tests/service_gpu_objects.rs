@@ -216,13 +216,16 @@ fn whichever_call_fails_a_copy_ends_with_its_answer_or_the_right_bytes() {
         (copied, gpus.bytes(memory))
     };
     for into in [true, false] {
-        let before = std::cell::RefCell::new(BTreeMap::new());
-        let gpus = FakeGpus::cuda(1);
-        let (copied, _) = run(&gpus, into, &|| *before.borrow_mut() = gpus.calls());
-        copied.expect("nothing was asked to fail");
-        let before = before.into_inner();
-        let mut counted = gpus.calls();
-        counted.retain(|call, times| *times > before.get(call).copied().unwrap_or(0));
+        let counted = {
+            let before = std::cell::RefCell::new(BTreeMap::new());
+            let gpus = FakeGpus::cuda(1);
+            let (copied, _) = run(&gpus, into, &|| *before.borrow_mut() = gpus.calls());
+            copied.expect("nothing was asked to fail");
+            let before = before.into_inner();
+            let mut after = gpus.calls();
+            after.retain(|call, times| *times > before.get(call).copied().unwrap_or(0));
+            after
+        };
         let mut failed = 0;
         for call in counted.into_keys() {
             let gpus = FakeGpus::cuda(1);
