@@ -2,9 +2,10 @@
 # on request
 # crowfly's verbs and perftest's in turn over soft-RoCE, round after round for SPEED_SECONDS (90): one line of
 # JSON for each measurement. bench/rdma makes tables of them. perftest plays twice: by writes, for which it
-# polls, and by sends, for which it can sleep until a completion comes (-e). One thread emulates both CPUs here,
-# so a program that polls takes time from the one it waits for, unless it says so to the CPU (`pause`), as
-# crowfly does. A run of perftest that does not end is left out.
+# polls, and by sends, for which it can sleep until a completion comes (-e). Where one thread emulates both CPUs
+# a program that polls takes time from the one it waits for, unless it says so to the CPU (`pause`), as
+# crowfly does. A run of perftest that does not end is left out. SPEED_OF=lat asks for latencies alone, and only
+# for those that are polled for.
 . "$RIG_HOME/guest/lib.sh"
 . "$RIG_HOME/guest/fabric.sh"
 
@@ -59,11 +60,12 @@ round=0
 while [ "$(uptime_hundredths)" -lt $END ]; do
 	round=$((round + 1))
 	for what in "bw 65536 256" "bw 262144 80" "bw 1048576 24" "bw 8388608 6" "lat 64 300" "lat 4096 200"; do
+		[[ "$what" == "${SPEED_OF:-}"* ]] || continue
 		[ "$(uptime_hundredths)" -lt $END ] || break
 		# Who goes first changes from round to round.
 		[ $((round % 2)) = 1 ] || ours $what
 		theirs $what
-		theirs $what send -e
+		[ -n "${SPEED_OF:-}" ] || theirs $what send -e
 		[ $((round % 2)) = 0 ] || ours $what
 	done
 done
