@@ -391,6 +391,17 @@ impl Conn {
     }
 }
 
+/// So many bytes from the start on are through.
+fn skip(spans: &mut VecDeque<Span>, mut through: usize) {
+    while let Some(span) = spans.pop_front() {
+        if through < span.len() {
+            spans.push_front(span.skip(through));
+            return;
+        }
+        through -= span.len();
+    }
+}
+
 fn would_block(error: &io::Error) -> bool {
     matches!(
         error.kind(),

@@ -275,7 +275,8 @@ impl Handler for TcpLink {
                 if status == Status::Done && !counted(&self.events, incoming.imm) {
                     status = Status::QueueFull;
                 }
-                conn.send(Frame::answer(header.op, status));
+                // Sent soon, with others where more has come.
+                conn.queue(Frame::answer(header.op, status));
             }
             (Kind::Data, Landed::Whole) => self.ended(header.op, Ok(())),
             (Kind::Data, Landed::Dropped) => {

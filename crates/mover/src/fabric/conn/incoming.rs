@@ -1,9 +1,13 @@
 //! Frames on their way in, and the payloads behind them.
 
 use super::*;
+use crate::fabric::memory::gather;
 
-/// Received at once while a header is expected: room for a dozen answers.
-const PEEK: usize = 512;
+/// Received at once where a header is expected, behind a payload as well: room for a hundred answers.
+const PEEK: usize = 4 << 10;
+/// Payload bytes that came before those who sent them are told, where more of them are coming: answers to
+/// small writes go out together, and whoever has few large ones under way is not kept waiting for all.
+const ANSWERED: usize = 256 << 10;
 /// Descriptors that may wait for the frame they belong to.
 const MAX_DESCRIPTORS: usize = 4;
 
@@ -52,6 +56,7 @@ impl Conn {
             return Ok(());
         };
         let mut turn = TURN;
+        let mut unanswered = 0;
         while turn > 0 && !self.is_broken() {
             let step = if input.payload.is_some() {
                 self.receive_payload(&mut input, &*handler, since)
@@ -62,6 +67,11 @@ impl Conn {
                 Ok(step) => {
                     *moved = true;
                     turn = turn.saturating_sub(step);
+                    unanswered += step;
+                    if unanswered >= ANSWERED && input.payload.is_none() {
+                        unanswered = 0;
+                        self.empty(moved)?;
+                    }
                 }
                 Err(Stop::NoMore) => return Ok(()),
                 Err(Stop::Ended(why)) => return Err(why),
@@ -160,22 +170,26 @@ impl Conn {
         };
         let mut moved = 0;
         if payload.left > 0 {
-            let ahead = &input.buffer[input.start..input.end];
-            let ahead = &ahead[..ahead.len().min(payload.left)];
-            let buffered = !ahead.is_empty();
-            let step = |span: &Span| {
-                if buffered {
-                    span.put(ahead)
-                } else {
-                    span.receive(self.socket.as_fd())
+            let buffered = input.start < input.end;
+            let (ahead, room) = match buffered {
+                true => (&input.buffer[input.start..input.end], None),
+                false => {
+                    (input.start, input.end) = (0, 0);
+                    (Default::default(), input.buffer.get_mut(..PEEK))
                 }
+            };
+            let ahead = &ahead[..ahead.len().min(payload.left)];
+            let left = payload.left;
+            let step = |spans: &VecDeque<Span>| match room {
+                None => spans.front().map(|span| span.put(ahead)),
+                Some(room) => self.receive_into(spans, left, room),
             };
             let landed = payload
                 .incoming
                 .landing
                 .as_mut()
                 .and_then(|landing| self.land(landing, step));
-            moved = match landed {
+            let got = match landed {
                 Some(Err(error)) if Fault::of(&error).is_some() => {
                     payload.incoming.landing = None;
                     payload.landed = Landed::Failed(error.to_string());
@@ -195,8 +209,10 @@ impl Conn {
                     }
                 }
             };
-            if buffered {
-                input.start += moved;
+            moved = got.min(payload.left);
+            match buffered {
+                true => input.start += moved,
+                false => input.end = got - moved,
             }
             payload.left -= moved;
             self.heard.fetch_add(1, Ordering::Relaxed);
@@ -211,11 +227,28 @@ impl Conn {
         Ok(moved)
     }
 
-    /// One step into memory, inside all gates; `None` when one of them is shut.
+    /// Receives what is left of a payload into memory and, where that is a host's, what follows into
+    /// `room`; `None` where the memory is not of that length.
+    fn receive_into(
+        &self,
+        spans: &VecDeque<Span>,
+        left: usize,
+        room: &mut [u8],
+    ) -> Option<io::Result<usize>> {
+        if spans.iter().map(Span::len).sum::<usize>() != left {
+            return None;
+        }
+        let socket = self.socket.as_fd();
+        gather::receive(socket, spans, room)
+            .or_else(|| spans.front().map(|span| span.receive(socket)))
+    }
+
+    /// One step into memory, inside all gates; `None` when one of them is shut. It may answer more bytes
+    /// than there was memory for.
     fn land(
         &self,
         landing: &mut Landing,
-        step: impl FnOnce(&Span) -> io::Result<usize>,
+        step: impl FnOnce(&VecDeque<Span>) -> Option<io::Result<usize>>,
     ) -> Option<io::Result<usize>> {
         let _ours = self.gate.enter()?;
         let _region = landing.region.gate.enter()?;
@@ -223,14 +256,9 @@ impl Conn {
             Some(gate) => Some(gate.enter()?),
             None => None,
         };
-        let span = landing.spans.front()?;
-        let result = step(span);
+        let result = step(&landing.spans)?;
         if let Ok(moved) = result {
-            let rest = span.skip(moved);
-            landing.spans.pop_front();
-            if rest.len() > 0 {
-                landing.spans.push_front(rest);
-            }
+            skip(&mut landing.spans, moved);
         }
         Some(result)
     }

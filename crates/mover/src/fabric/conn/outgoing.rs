@@ -7,6 +7,8 @@ use crate::fabric::memory::gather::{self, Staged};
 pub(super) const INLINE: usize = 8 << 10;
 /// The most characters that are sent of what a GPU answered.
 pub(in crate::fabric) const MAX_WHY: usize = 1024;
+/// Frames go out together until they are that long.
+const TOGETHER: usize = 16 << 10;
 /// How bytes are sent: nothing blocks, and a closed connection is an error.
 const SENDING: SendFlags = SendFlags::NOSIGNAL.union(SendFlags::DONTWAIT);
 const FLAGS: libc::c_int = libc::MSG_NOSIGNAL | libc::MSG_DONTWAIT;
@@ -59,11 +61,47 @@ impl Frame {
     }
 }
 
+/// Frames that are being sent.
+#[derive(Default)]
 pub(super) struct Started {
+    /// What they are, but for the payload of the last where that is long.
     head: Vec<u8>,
     sent: usize,
     payload: Staged,
+    /// Goes with the one frame that there is.
     descriptor: Option<OwnedFd>,
+}
+
+impl Started {
+    /// Whether a frame can go out together with those that are here.
+    fn takes(&self, next: Option<&Frame>) -> bool {
+        let alone = |frame: &Frame| frame.descriptor.is_some();
+        let room = self.head.len() < TOGETHER && self.descriptor.is_none();
+        self.head.is_empty() || (room && next.is_some_and(|next| !alone(next)))
+    }
+
+    /// Seals a frame behind those that are here, once all of its payload is where a socket takes it from.
+    fn add(&mut self, lane: &mut Lane, frame: Frame) -> io::Result<()> {
+        let bytes = frame.bytes();
+        let payload = gather::stage(frame.payload)?;
+        let length = u32::try_from(bytes).unwrap_or(u32::MAX);
+        let sealed = lane.seal(frame.kind, frame.status, frame.op, &frame.body, length);
+        match self.head.is_empty() {
+            true => self.head = sealed,
+            false => self.head.extend_from_slice(&sealed),
+        }
+        self.descriptor = frame.descriptor;
+        if bytes > INLINE {
+            self.payload = payload;
+            return Ok(());
+        }
+        for span in &payload.spans {
+            let at = self.head.len();
+            self.head.resize(at + span.len(), 0);
+            span.get(&mut self.head[at..])?;
+        }
+        Ok(())
+    }
 }
 
 /// Who sees to what the socket has and takes.
@@ -109,18 +147,7 @@ impl Conn {
     pub(super) fn flush(&self, out: &mut Out, turn: &mut usize) -> io::Result<()> {
         loop {
             if out.started.is_none() {
-                let Some(frame) = out.queue.pop_front() else {
-                    return Ok(());
-                };
-                let (kind, op, bytes) = (frame.kind, frame.op, frame.bytes());
-                match self.begin(&mut out.lane, frame) {
-                    Ok(started) => out.started = Some(started),
-                    Err(why) => {
-                        self.queued.fetch_sub(bytes, Ordering::Relaxed);
-                        out.give_up(kind, op, &why);
-                        continue;
-                    }
-                }
+                out.started = self.begin(out);
             }
             let Some(started) = out.started.as_mut() else {
                 return Ok(());
@@ -137,26 +164,23 @@ impl Conn {
         }
     }
 
-    /// Seals a frame, once all of its payload is where a socket takes it from.
-    fn begin(&self, lane: &mut Lane, frame: Frame) -> io::Result<Started> {
-        let bytes = frame.bytes();
-        let mut payload = gather::stage(frame.payload)?;
-        let length = u32::try_from(bytes).unwrap_or(u32::MAX);
-        let mut head = lane.seal(frame.kind, frame.status, frame.op, &frame.body, length);
-        if bytes <= INLINE {
-            for span in payload.spans.drain(..) {
-                let at = head.len();
-                head.resize(at + span.len(), 0);
-                span.get(&mut head[at..])?;
+    /// Starts the frames that go out together: short ones one behind the other, and one whose payload
+    /// is sent from where it lies as the last.
+    fn begin(&self, out: &mut Out) -> Option<Started> {
+        let mut started = Started::default();
+        while started.takes(out.queue.front()) {
+            let Some(frame) = out.queue.pop_front() else {
+                break;
+            };
+            let (kind, op, bytes) = (frame.kind, frame.op, frame.bytes());
+            match started.add(&mut out.lane, frame) {
+                Ok(()) if bytes > INLINE => break,
+                Ok(()) => {}
+                Err(why) => out.give_up(kind, op, &why),
             }
             self.queued.fetch_sub(bytes, Ordering::Relaxed);
         }
-        Ok(Started {
-            head,
-            sent: 0,
-            payload,
-            descriptor: frame.descriptor,
-        })
+        (!started.head.is_empty()).then_some(started)
     }
 
     /// Sends more of a started frame; answers whether all of it is out.
@@ -215,15 +239,9 @@ impl Conn {
     }
 
     /// So many bytes of a payload are out.
-    fn sent_of(&self, payload: &mut VecDeque<Span>, mut sent: usize) {
+    fn sent_of(&self, payload: &mut VecDeque<Span>, sent: usize) {
         self.queued.fetch_sub(sent, Ordering::Relaxed);
-        while let Some(span) = payload.pop_front() {
-            if sent < span.len() {
-                payload.push_front(span.skip(sent));
-                return;
-            }
-            sent -= span.len();
-        }
+        skip(payload, sent);
     }
 
     fn send_with(&self, bytes: &[u8], descriptor: BorrowedFd<'_>) -> io::Result<usize> {
