@@ -52,6 +52,7 @@ mod stint;
 mod tcp;
 mod totals;
 mod transfer;
+mod turns;
 pub mod verbs;
 mod vigil;
 mod wait;

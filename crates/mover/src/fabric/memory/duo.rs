@@ -19,12 +19,13 @@ use crowfly_route::receipt::CpuSeconds;
 
 use super::copy::{self, Caches};
 use crate::fabric::stint::cost;
+use crate::fabric::turns::point;
 
 /// From this many bytes on a copy is shared.
 const FROM: usize = 48 << 10;
 /// The bytes that a core copies while a word goes to another core and one comes back, 0.3 us at
 /// 40 GB/s where this was measured: by so much the caller's part is longer.
-const AHEAD: usize = 10 << 10;
+const AHEAD: usize = 6 << 10;
 /// Both parts meet where a cache line begins.
 const LINE: usize = 64;
 /// Bytes that are copied alone before the second thread is woken; about as long as it then watches.
@@ -166,6 +167,7 @@ impl Duo {
         job.len.store(len, Ordering::Relaxed);
         job.past_caches
             .store(caches == Caches::Pass, Ordering::Relaxed);
+        point();
         self.turn.0.store(turn, Ordering::Release);
         turn
     }
@@ -174,8 +176,11 @@ impl Duo {
     /// any more when this returns. `None` when it did not copy it.
     fn helped(&self, turn: u64) -> Option<CpuSeconds> {
         let help = &self.help.0;
+        point();
         if help.begun.load(Ordering::Relaxed) != turn {
+            point();
             self.job.0.withdrawn.store(turn, Ordering::Relaxed);
+            point();
             // Of two threads that each write their own word before they read the other's, with this
             // fence between, at least one sees what the other wrote.
             fence(Ordering::SeqCst);
@@ -185,6 +190,7 @@ impl Duo {
         }
         let mut looks = 0u32;
         while help.ended.load(Ordering::Acquire) != turn {
+            point();
             looks += 1;
             if looks < PATIENCE {
                 std::hint::spin_loop();
@@ -259,11 +265,14 @@ impl Duo {
             true => Caches::Pass,
             false => Caches::Keep,
         };
+        point();
         help.begun.store(turn, Ordering::Relaxed);
+        point();
         // As in `helped`. A later turn's words are written after this one was withdrawn, so whoever
         // has read some of them sees that here as well.
         fence(Ordering::SeqCst);
         let withdrawn = job.withdrawn.load(Ordering::Relaxed) >= turn;
+        point();
         if !withdrawn {
             // SAFETY: the turn was not withdrawn, so these are its words, and its caller, who promised
             // that the ranges are valid, waits until `ended` says that it is through.
@@ -278,6 +287,7 @@ impl Duo {
             *spent = CpuSeconds::default();
         }
         help.refrained.store(withdrawn, Ordering::Relaxed);
+        point();
         help.ended.store(turn, Ordering::Release);
     }
 
@@ -313,6 +323,7 @@ pub(crate) fn second() -> std::io::Result<(Arc<Duo>, Option<std::thread::JoinHan
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::fabric::turns::{Orders, in_turns};
 
     fn end(duo: &Duo, thread: Option<std::thread::JoinHandle<()>>) {
         duo.stop();
@@ -380,6 +391,69 @@ mod tests {
             }
         });
         end(&duo, thread);
+    }
+
+    /// Orders of the caller's and the second thread's steps, over three turns: every one of the first ten
+    /// steps, which is about one turn of both.
+    const ORDERS: Orders = Orders {
+        every: 10,
+        longer: 800,
+    };
+
+    #[test]
+    fn in_whatever_order_both_threads_take_their_steps_every_byte_arrives_and_nothing_is_written_later()
+     {
+        const LEN: usize = FROM;
+        let sources: Vec<Vec<u8>> = (0..3).map(|turn| pattern(LEN, turn)).collect();
+        let (mut helped, mut refrained) = (0, 0);
+        for order in ORDERS.all() {
+            let duo = Duo::default();
+            // As if the second thread watched.
+            duo.watching.0.store(true, Ordering::Relaxed);
+            let left = AtomicBool::new(false);
+            let caller = || {
+                let mut targets = vec![vec![0u8; LEN]; sources.len()];
+                for (source, target) in sources.iter().zip(&mut targets) {
+                    // SAFETY: both vectors have `LEN` bytes and are different ones.
+                    unsafe {
+                        duo.copy(source.as_ptr(), target.as_mut_ptr(), LEN, Caches::Keep);
+                    }
+                    assert!(target == source, "{order:?}");
+                    target.fill(0xee);
+                    point();
+                }
+                left.store(true, Ordering::Release);
+                point();
+                let untouched = |target: &Vec<u8>| target.iter().all(|byte| *byte == 0xee);
+                assert!(targets.iter().all(untouched), "{order:?}");
+            };
+            let mut counts = (0, 0);
+            let second = || {
+                let (mut seen, mut since) = (0, Instant::now());
+                loop {
+                    let over = left.load(Ordering::Acquire);
+                    let turn = duo.turn.0.load(Ordering::Acquire);
+                    point();
+                    if turn != seen {
+                        seen = turn;
+                        duo.help(turn, &mut since, &mut CpuSeconds::default());
+                        match duo.help.0.refrained.load(Ordering::Relaxed) {
+                            true => counts.1 += 1,
+                            false => counts.0 += 1,
+                        }
+                    } else if over {
+                        return;
+                    }
+                }
+            };
+            in_turns(order.iter().copied(), caller, second);
+            helped += counts.0;
+            refrained += counts.1;
+        }
+        assert!(
+            helped > 100 && refrained > 100,
+            "both are tried: {helped} {refrained}"
+        );
     }
 
     #[test]
