@@ -9,9 +9,10 @@
 //! round trip. By shared memory both look at their memory all the time; by TCP the writes carry a value
 //! that the other process waits for.
 //!
-//! Transfers of SIZE bytes go round a region of four times the size, two at a time, for SECONDS.
-//! `CROWFLY_RATE_PARTS` sets another number of parts, `CROWFLY_RATE_SERVER` the words before the
-//! other process's command, `CROWFLY_RATE_LISTEN` where that one listens.
+//! Transfers of SIZE bytes go round a region of four times the size for SECONDS, as many at a time as have
+//! a mebibyte together: two at least, 32 at most. `CROWFLY_RATE_PARTS` sets another number of parts,
+//! `CROWFLY_RATE_AHEAD` how many are under way, `CROWFLY_RATE_SERVER` the words before the other process's
+//! command, `CROWFLY_RATE_LISTEN` where that one listens.
 
 use std::collections::VecDeque;
 use std::error::Error;
@@ -26,8 +27,12 @@ use crowfly_mover::fabric::{
 };
 
 const TIME: Duration = Duration::from_secs(120);
-/// Transfers under way at one time.
-const AHEAD: usize = 2;
+/// Transfers under way at one time, at least and at most.
+const AHEAD: std::ops::RangeInclusive<usize> = 2..=32;
+/// Bytes under way, within those bounds.
+const WINDOW: usize = 1 << 20;
+/// Transfers between two looks at the clock.
+const LOOK: usize = 16;
 /// Parts of the regions that transfers take turns in when nobody says.
 const PARTS: usize = 4;
 
@@ -37,6 +42,17 @@ fn number(name: &str) -> Option<usize> {
 
 fn parts() -> usize {
     number("CROWFLY_RATE_PARTS").unwrap_or(PARTS).max(1)
+}
+
+fn ahead(size: usize) -> usize {
+    let fitting = WINDOW / size.max(1);
+    let usual = fitting.clamp(*AHEAD.start(), *AHEAD.end());
+    number("CROWFLY_RATE_AHEAD").unwrap_or(usual).max(1)
+}
+
+/// After how many transfers the clock is looked at: to look takes as long as to move a small one.
+const fn look(size: usize) -> usize {
+    if size < WINDOW { LOOK } else { 1 }
 }
 
 fn settings(path: &str, key: &str) -> Settings {
@@ -260,21 +276,25 @@ fn measure(path: &str, write: bool, size: usize, seconds: f64) -> Result<(), Box
         moved += delivery.bytes().0;
         Ok(())
     };
-    let parts = parts();
+    let part = |at: usize| -> Result<_, Box<dyn Error>> {
+        let start = at * size;
+        let there = remote.slice(start as u64..(start + size) as u64)?;
+        Ok((region.slice(start..start + size)?, there))
+    };
+    let parts: Vec<_> = (0..parts()).map(part).collect::<Result<_, _>>()?;
+    let ahead = ahead(size);
     let began = Instant::now();
     let mut running = VecDeque::new();
-    let mut turn = 0;
-    while began.elapsed().as_secs_f64() < seconds {
-        let start = (turn % parts) * size;
+    let mut turn = 0usize;
+    while !turn.is_multiple_of(look(size)) || began.elapsed().as_secs_f64() < seconds {
+        let (here, there) = &parts[turn % parts.len()];
         turn += 1;
-        let here = region.slice(start..start + size)?;
-        let there = remote.slice(start as u64..(start + size) as u64)?;
         running.push_back(if write {
-            peer.write(&here, &there, options)
+            peer.write(here, there, options)
         } else {
-            peer.read(&here, &there, options)
+            peer.read(here, there, options)
         });
-        if running.len() >= AHEAD
+        if running.len() >= ahead
             && let Some(transfer) = running.pop_front()
         {
             settle(transfer)?;

@@ -10,6 +10,7 @@ use crowfly_route::receipt::{
     CpuSeconds, Path, RECEIPT_SCHEMA, Receipt, Share, Verification, Visibility,
 };
 use crowfly_route::units::Bytes;
+use smallvec::SmallVec;
 
 use super::plan::{Plan, Way};
 use super::port::CHECKED_FROM;
@@ -30,7 +31,8 @@ pub(crate) struct Moved {
 pub(crate) struct Account {
     pub plan: Arc<Plan>,
     pub requested: u64,
-    pub moved: Vec<Moved>,
+    /// By most transfers it is one rail, for which nothing is allocated.
+    pub moved: SmallVec<[Moved; 1]>,
     /// What was met on the way.
     pub met: Vec<Obstacle>,
     pub retries: u64,

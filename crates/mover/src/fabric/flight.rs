@@ -7,6 +7,7 @@ use std::time::Duration;
 use crowfly_route::obstacle::Obstacle;
 use crowfly_route::policy::Policy;
 use crowfly_route::receipt::{CpuSeconds, Verification};
+use smallvec::SmallVec;
 
 use super::account::{Account, Moved};
 use super::descriptor::{RegionDescriptor, RemoteSlice};
@@ -202,7 +203,7 @@ impl Flight {
                 Err(why) => Checked::Unavailable { why },
             })
         };
-        let mut moved: Vec<Moved> = Vec::new();
+        let mut moved: SmallVec<[Moved; 1]> = SmallVec::new();
         for (rail, bytes) in &self.moved {
             // A rail that was made anew goes by the same port.
             let same = |known: &&mut Moved| self.plan.go_by_one_nic(known.rail, *rail);

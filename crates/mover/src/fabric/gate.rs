@@ -4,30 +4,36 @@
 //! Whoever moves bytes enters for one bounded step at a time (one system call that does not block,
 //! one chunk of a copy), so closing waits for one step at most.
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{PoisonError, RwLock, RwLockReadGuard};
 
 /// A door that many may pass until it is closed for good.
 #[derive(Debug, Default)]
-pub struct Gate(RwLock<bool>);
+pub struct Gate {
+    passing: RwLock<()>,
+    /// Written by who has the lock to itself; whoever only asks needs no lock.
+    closed: AtomicBool,
+}
 
 /// Keeps a gate from closing; hold it for one bounded step.
-pub struct Inside<'a>(#[expect(dead_code, reason = "held for its drop")] RwLockReadGuard<'a, bool>);
+pub struct Inside<'a>(#[expect(dead_code, reason = "held for its drop")] RwLockReadGuard<'a, ()>);
 
 impl Gate {
     /// Leave to go on, until the guard is dropped; `None` once the gate is closed.
     pub fn enter(&self) -> Option<Inside<'_>> {
-        let closed = self.0.read().unwrap_or_else(PoisonError::into_inner);
-        (!*closed).then_some(Inside(closed))
+        let passing = self.passing.read().unwrap_or_else(PoisonError::into_inner);
+        (!self.is_closed()).then_some(Inside(passing))
     }
 
     /// Closes the gate after those inside have left.
     pub fn close(&self) {
-        *self.0.write().unwrap_or_else(PoisonError::into_inner) = true;
+        let _alone = self.passing.write().unwrap_or_else(PoisonError::into_inner);
+        self.closed.store(true, Ordering::Release);
     }
 
-    /// Whether it is closed.
+    /// Whether it is closed; `false` while somebody waits for those inside to leave.
     pub fn is_closed(&self) -> bool {
-        self.enter().is_none()
+        self.closed.load(Ordering::Acquire)
     }
 }
 

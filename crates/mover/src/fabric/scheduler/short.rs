@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use crowfly_route::receipt::{CpuSeconds, Verification};
 use crowfly_route::units::Bytes;
+use smallvec::smallvec;
 
 use super::{HERE, Scheduler, State};
 use crate::fabric::account::{Account, Moved};
@@ -68,7 +69,7 @@ impl Scheduler {
         Some(Ok(Delivery::new(Account {
             plan,
             requested: bytes,
-            moved: vec![moved],
+            moved: smallvec![moved],
             met: Vec::new(),
             retries: 0,
             wall,
