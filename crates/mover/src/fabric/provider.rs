@@ -446,7 +446,8 @@ pub trait Link: Send + Sync {
         false
     }
 
-    /// Ends the link: when this returns it touches no memory any more.
+    /// Ends the link: when this returns it touches no memory any more. May take as long as its device takes
+    /// to give back what was posted; the engine holds no lock meanwhile.
     fn close(&self);
 
     /// Whether an op has failed, or was in flight when the link was closed, and its value may have been

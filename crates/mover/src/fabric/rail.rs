@@ -113,6 +113,8 @@ pub(crate) struct RailState {
     pub ops: HashMap<OpId, InFlight>,
     /// Ops whose value the peer may have counted although they failed.
     pub in_doubt: Vec<(OpId, InFlight)>,
+    /// What the peer said of its end once that was closed, if it has.
+    pub told: Option<Option<Vec<u8>>>,
     bytes: u64,
     pub full: bool,
     /// When something last came to an end, or was posted to the idle rail.
@@ -134,6 +136,7 @@ impl RailState {
             down: None,
             ops: HashMap::new(),
             in_doubt: Vec::new(),
+            told: None,
             bytes: 0,
             full: false,
             stirred: Duration::ZERO,
@@ -196,10 +199,10 @@ impl RailState {
         dropped
     }
 
-    /// Ends a link whose place another one has.
-    pub(crate) fn retire(&mut self) {
+    /// Takes a link whose place another one has out of use; answers it, to be closed.
+    pub(crate) fn retire(&mut self) -> Arc<dyn Link> {
         self.down = Some("it was made anew".into());
-        self.rail.link.close();
+        Arc::clone(&self.rail.link)
     }
 
     /// Takes over the account of the rail it follows.

@@ -7,7 +7,7 @@
 //! time until a rail is made anew; `short` is for what needs none of that.
 
 use std::collections::{BTreeMap, VecDeque};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
 use crowfly_route::hop::Class;
@@ -67,6 +67,8 @@ struct State {
     ended: Vec<Ended>,
     /// Links with new ops, to be told then as well.
     posted: Vec<Arc<dyn Link>>,
+    /// Links of rails that are down, to be closed then: a device may take its time.
+    closing: Vec<(RailId, Arc<dyn Link>)>,
 }
 
 /// The end of a flight.
@@ -98,11 +100,17 @@ impl Ended {
 }
 
 /// All transfers with one peer.
-pub(crate) struct Scheduler(Mutex<State>);
+pub(crate) struct Scheduler {
+    state: Mutex<State>,
+    /// Called when links were closed that the peer is to be told of.
+    bell: OnceLock<Bell>,
+}
+
+type Bell = Box<dyn Fn() + Send + Sync>;
 
 impl Scheduler {
     pub(crate) fn new(peer: Incarnation, silence: Duration) -> Self {
-        Self(Mutex::new(State {
+        let state = State {
             peer,
             silence,
             rails: BTreeMap::new(),
@@ -118,23 +126,47 @@ impl Scheduler {
             starting: None,
             ended: Vec::new(),
             posted: Vec::new(),
-        }))
+            closing: Vec::new(),
+        };
+        Self {
+            state: Mutex::new(state),
+            bell: OnceLock::new(),
+        }
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Runs a step and tells those whose transfers it ended, after the lock was let go of.
+    /// Runs a step, closes the links that it ended and tells those whose transfers it ended, after the
+    /// lock was let go of.
     fn step<R>(&self, step: impl FnOnce(&mut State) -> R) -> R {
         let mut state = self.state();
         let result = step(&mut state);
+        let mut closed = false;
+        while let Some((rail, link)) = state.closing.pop() {
+            drop(state);
+            link.close();
+            state = self.state();
+            state.has_closed(rail, &link);
+            state.pump();
+            closed = true;
+        }
         let ended = std::mem::take(&mut state.ended);
         let posted = std::mem::take(&mut state.posted);
         drop(state);
         ended.into_iter().for_each(Ended::tell);
         posted.iter().for_each(|link| link.posted());
+        if let Some(bell) = self.bell.get().filter(|_| closed) {
+            bell();
+        }
         result
+    }
+
+    /// Has somebody called, by a thread that holds no lock of this, when links were closed that the peer is
+    /// to be told of ([`Scheduler::take_closed`]). Only the first one counts.
+    pub(crate) fn rings(&self, bell: impl Fn() + Send + Sync + 'static) {
+        let _ = self.bell.set(Box::new(bell));
     }
 
     pub(crate) fn add_rail(&self, id: RailId, rail: Rail, class: Class) {

@@ -110,11 +110,20 @@ fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 impl Session {
     pub(crate) fn new(peer: Incarnation, address: String, parts: Parts) -> Arc<Self> {
-        Arc::new_cyclic(|this| Self {
+        Arc::new_cyclic(|this: &Weak<Self>| Self {
             this: Weak::clone(this),
             peer,
             address,
-            scheduler: Arc::new(Scheduler::new(peer, parts.silence)),
+            scheduler: {
+                let scheduler = Arc::new(Scheduler::new(peer, parts.silence));
+                let session = Weak::clone(this);
+                scheduler.rings(move || {
+                    if let Some(session) = session.upgrade() {
+                        session.tell_fallen();
+                    }
+                });
+                scheduler
+            },
             control: OnceLock::new(),
             counters: parts.counters,
             started: parts.started,

@@ -12,7 +12,7 @@ use super::{Ended, MAX_RETRIES, RELEASE_GRACE, State};
 use crate::fabric::error::FabricError;
 use crate::fabric::flight::{Flight, Piece};
 use crate::fabric::port::PortCount;
-use crate::fabric::provider::{FlightId, OpError, OpId, RailId, Release, Verb};
+use crate::fabric::provider::{FlightId, Link, OpError, OpId, RailId, Release, Verb};
 use crate::fabric::rail::{InFlight, Rail, RailState, rail_failed};
 use crate::fabric::transfer::Delivery;
 
@@ -25,9 +25,8 @@ impl State {
             return;
         };
         known.stirred = self.now;
-        if known.retiring && known.ops.is_empty() {
-            known.retire();
-            self.returning.closed(rail, &known.rail.link);
+        if known.retiring && known.ops.is_empty() && known.down.is_none() {
+            self.closing.push((rail, known.retire()));
         }
         let Some(flight) = self.flights.get_mut(&entry.flight) else {
             return;
@@ -130,38 +129,45 @@ impl State {
         }
     }
 
+    /// A rail is of no use any more. What it has in flight goes elsewhere once its link is closed, which
+    /// is done without the lock.
     pub(super) fn rail_down(&mut self, rail: RailId, why: &str) {
         let Some(known) = self.rails.get_mut(&rail) else {
             return;
         };
         if known.down.is_none() {
             known.down = Some(why.to_owned());
-            known.rail.link.close();
-            self.returning.closed(rail, &known.rail.link);
+            self.closing.push((rail, Arc::clone(&known.rail.link)));
             self.plans.forget();
             self.falls_under(rail, why);
         }
-        let Some(known) = self.rails.get_mut(&rail) else {
-            return;
-        };
-        let obstacle = rail_failed(&known.rail, why);
-        let link = Arc::clone(&known.rail.link);
-        let dropped = known.dropped_all();
-        known.totals.failed_ops += dropped.len() as u64;
-        for (op, entry) in dropped {
-            if let Some(flight) = self.flights.get_mut(&entry.flight) {
-                flight.in_flight -= 1;
-                flight.pays(entry.cpu);
-                flight.met(obstacle.clone());
-                flight.numbered |= entry.imm.is_some() && link.limits().imm_once;
+        // Flights that wait for room would wait for ever when this was their last rail.
+        self.fail_stranded();
+    }
+
+    /// The link of a rail that is down touches no memory any more.
+    pub(super) fn has_closed(&mut self, rail: RailId, link: &Arc<dyn Link>) {
+        self.returning.closed(rail, link);
+        if let Some(known) = self.rails.get_mut(&rail) {
+            let why = known.down.clone().unwrap_or_default();
+            let obstacle = rail_failed(&known.rail, &why);
+            let dropped = known.dropped_all();
+            known.totals.failed_ops += dropped.len() as u64;
+            for (op, entry) in dropped {
+                if let Some(flight) = self.flights.get_mut(&entry.flight) {
+                    flight.in_flight -= 1;
+                    flight.pays(entry.cpu);
+                    flight.met(obstacle.clone());
+                    flight.numbered |= entry.imm.is_some() && link.limits().imm_once;
+                }
+                match link.is_in_doubt(op) {
+                    true => self.doubts(rail, op, entry),
+                    false => self.try_again(entry, &why),
+                }
             }
-            match link.is_in_doubt(op) {
-                true => self.doubts(rail, op, entry),
-                false => self.try_again(entry, why),
-            }
+            self.recalls(rail);
         }
         self.learns_no_more();
-        // Flights that wait for room would wait for ever when this was their last rail.
         self.fail_stranded();
     }
 
@@ -193,7 +199,7 @@ impl State {
         let Self {
             rails,
             flights,
-            returning,
+            closing,
             ..
         } = self;
         let followed: Vec<RailId> = rails
@@ -221,13 +227,13 @@ impl State {
             if let Some(known) = rails.get_mut(&old).filter(|known| known.down.is_none()) {
                 known.retiring = true;
                 if known.ops.is_empty() {
-                    known.retire();
-                    returning.closed(old, &known.rail.link);
+                    closing.push((old, known.retire()));
                 }
             }
             let counted = |flight: &Flight| flight.moved.contains_key(&old);
-            let doubted = |known: &RailState| !known.in_doubt.is_empty();
-            let needed = flights.values().any(counted) || rails.get(&old).is_some_and(doubted);
+            // What a link that is being closed had in flight is still to be seen to.
+            let busy = |known: &RailState| !known.in_doubt.is_empty() || !known.ops.is_empty();
+            let needed = flights.values().any(counted) || rails.get(&old).is_some_and(busy);
             // Its account is kept for as long as a flight refers to it, and then added to the new one's.
             if !needed && rails.get(&old).is_some_and(|known| known.down.is_some()) {
                 new.follows(rails.remove(&old));

@@ -67,6 +67,9 @@ impl Scheduler {
     pub(crate) fn learns(&self, rail: RailId, tally: Option<&[u8]>, now: Duration) {
         self.step(|state| {
             state.now = state.now.max(now);
+            if let Some(known) = state.rails.get_mut(&rail) {
+                known.told = Some(tally.map(<[u8]>::to_vec));
+            }
             state.learns(rail, tally);
             state.pump();
         });
@@ -146,6 +149,14 @@ impl State {
             known.in_doubt.push((op, entry));
         } else {
             self.settle(entry.flight);
+        }
+    }
+
+    /// The peer may have said what came before it was known here what is in doubt.
+    pub(super) fn recalls(&mut self, rail: RailId) {
+        let told = self.rails.get(&rail).and_then(|known| known.told.clone());
+        if let Some(tally) = told {
+            self.learns(rail, tally.as_deref());
         }
     }
 

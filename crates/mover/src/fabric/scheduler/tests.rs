@@ -41,6 +41,8 @@ struct Kept {
     at_once: Mutex<Option<Result<CpuSeconds, OpError>>>,
     /// CPU time that it says to have used.
     used: Mutex<f64>,
+    /// What happens while it is being closed.
+    closing: Mutex<Option<Box<dyn FnOnce() + Send>>>,
 }
 
 impl Link for Kept {
@@ -98,7 +100,12 @@ impl Link for Kept {
             system: 0.0,
         }
     }
-    fn close(&self) {}
+    fn close(&self) {
+        let closing = self.closing.lock().expect("no panic").take();
+        if let Some(closing) = closing {
+            closing();
+        }
+    }
     fn port_counters(&self) -> Result<PortCount, String> {
         let counted = self.counted.lock().expect("no panic");
         let sent = counted.ok_or("it has no counters")?;
@@ -110,7 +117,7 @@ impl Link for Kept {
 }
 
 struct World {
-    scheduler: Scheduler,
+    scheduler: Arc<Scheduler>,
     links: Vec<Arc<Kept>>,
 }
 
@@ -135,6 +142,7 @@ impl World {
                 left: Arc::default(),
                 at_once: Mutex::default(),
                 used: Mutex::default(),
+                closing: Mutex::default(),
             });
             let rail = Rail {
                 slot,
@@ -153,6 +161,7 @@ impl World {
             scheduler.add_rail(RailId(u32::from(slot)), rail, Class::Direct);
             links.push(link);
         }
+        let scheduler = Arc::new(scheduler);
         Self { scheduler, links }
     }
 
@@ -389,6 +398,57 @@ fn when_the_near_nics_fail_then_the_far_ones_finish_and_the_receipt_says_so() {
     assert_eq!(delivery.receipt.retries, pieces / 2 + pieces);
     let failed = delivery.receipt.obstacles.iter();
     assert_eq!(failed.filter(|o| o.code == Code::RailFailed).count(), 2);
+}
+
+#[test]
+fn given_a_link_that_takes_its_time_to_close_when_its_rail_fails_then_what_goes_by_others_ends_meanwhile()
+ {
+    let world = World::new(&BOTH_SOCKETS[..2]);
+    let slot = world.write(8 * MIB, None);
+    let (scheduler, other) = (Arc::clone(&world.scheduler), Arc::clone(&world.links[1]));
+    *world.links[0].closing.lock().expect("no panic") = Some(Box::new(move || {
+        let (ended, all) = std::sync::mpsc::channel();
+        std::thread::spawn(move || {
+            for op in std::mem::take(&mut *other.ops.lock().expect("no panic")) {
+                scheduler.completed(RailId(1), op.id, Ok(()), Duration::ZERO);
+            }
+            ended.send(scheduler.report()[1].totals.written)
+        });
+        let went = all.recv_timeout(Duration::from_secs(20));
+        assert_eq!(
+            went,
+            Ok(Bytes(4 * MIB)),
+            "they waited for the link to close"
+        );
+    }));
+    let why = "the cable was cut";
+    world.scheduler.down(RailId(0), why, Duration::ZERO);
+    assert!(world.links[0].closing.lock().expect("no panic").is_none());
+    world.links[0].ops.lock().expect("no panic").clear();
+    let delivery = world.finish(&slot, |_, bytes| Some(bytes));
+    let by_nic: Vec<_> = delivery.nics.iter().map(|n| n.bytes.0).collect();
+    assert_eq!(by_nic, [8 * MIB], "the other one carried all of it");
+}
+
+#[test]
+fn when_a_link_was_closed_then_who_tells_the_peer_is_called_at_once_and_only_then() {
+    let world = World::new(&BOTH_SOCKETS[..2]);
+    world.scheduler.makes_anew(0..2);
+    let (fallen, told) = std::sync::mpsc::channel();
+    let scheduler = Arc::downgrade(&world.scheduler);
+    world.scheduler.rings(move || {
+        let closed = scheduler.upgrade().expect("it rings").take_closed();
+        let rails: Vec<RailId> = closed.iter().map(|(rail, _)| *rail).collect();
+        fallen.send(rails).expect("somebody listens");
+    });
+    let _slot = world.write(MIB, None);
+    world.scheduler.tick(Duration::from_millis(1));
+    assert!(told.try_recv().is_err(), "nothing was closed");
+    for _ in 0..2 {
+        let why = "the cable was cut";
+        world.scheduler.down(RailId(1), why, Duration::ZERO);
+    }
+    assert_eq!(told.try_iter().collect::<Vec<_>>(), [[RailId(1)]]);
 }
 
 #[test]

@@ -169,13 +169,21 @@ impl Session {
         }
     }
 
-    /// Tells the peer of rails that failed here, and starts the next attempt to make one anew.
-    pub(super) fn mend(&self, now: Duration) {
+    /// Tells the peer of links that were closed here: as long as its end is open, packets that are late
+    /// still write into its memory.
+    pub(super) fn tell_fallen(&self) {
         if self.deaf().is_some() {
             return;
         }
         for (rail, link) in self.scheduler.take_closed() {
             self.say(Kind::Fallen, rail, false, link.tally().unwrap_or_default());
+        }
+    }
+
+    /// Tells the peer of rails that are worn here, and starts the next attempt to make one anew.
+    pub(super) fn mend(&self, now: Duration) {
+        if self.deaf().is_some() {
+            return;
         }
         let fallen = self.scheduler.fallen();
         let mut state = locked(&self.mending.0);
