@@ -365,4 +365,28 @@ mod tests {
         });
         assert_eq!(here.conn.queued(), 0);
     }
+
+    #[test]
+    fn given_short_frames_around_long_ones_when_they_are_sent_together_then_all_arrive_in_turn() {
+        let (here, there) = ends();
+        let memory = Buffer::zeroed(1 << 20, None)
+            .expect("memory")
+            .into_backing();
+        let mut sent = 0;
+        for bytes in [0, 1, 9_000, 1 << 20, 300] {
+            for _ in 0..70 {
+                here.conn.queue(ping());
+            }
+            here.conn.queue(Frame {
+                payload: memory.span(0..bytes).into_iter().collect(),
+                ..Frame::new(Kind::Data, 0, vec![7; 100])
+            });
+            sent += 71;
+        }
+        // A frame that is out of turn ends the connection.
+        here.conn.push();
+        there.noted.await_frames(sent);
+        assert!(!there.conn.is_broken());
+        assert_eq!(here.conn.queued(), 0);
+    }
 }

@@ -172,7 +172,8 @@ impl Session {
     /// Tells the peer of links that were closed here: as long as its end is open, packets that are late
     /// still write into its memory.
     pub(super) fn tell_fallen(&self) {
-        if self.deaf().is_some() {
+        // What cannot be told yet is told later.
+        if self.control.get().is_none() || self.deaf().is_some() {
             return;
         }
         for (rail, link) in self.scheduler.take_closed() {
@@ -180,11 +181,12 @@ impl Session {
         }
     }
 
-    /// Tells the peer of rails that are worn here, and starts the next attempt to make one anew.
+    /// Tells the peer of rails that failed here or are worn, and starts the next attempt to make one anew.
     pub(super) fn mend(&self, now: Duration) {
         if self.deaf().is_some() {
             return;
         }
+        self.tell_fallen();
         let fallen = self.scheduler.fallen();
         let mut state = locked(&self.mending.0);
         let Some(met) = state.met else {
