@@ -4,7 +4,6 @@
 #[path = "fabric_support/pair.rs"]
 mod pair;
 #[path = "fabric_support/proxy.rs"]
-#[allow(dead_code, reason = "a part of it is used here")]
 mod proxy;
 
 use std::sync::Arc;

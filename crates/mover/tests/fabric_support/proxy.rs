@@ -1,8 +1,9 @@
-//! A network between two fabrics that can stop, be cut, or slow down.
+//! A network between two fabrics that can stop or be cut.
+#![allow(dead_code, reason = "each file of tests uses a part of it")]
 
 use std::io::{Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::Duration;
@@ -16,6 +17,8 @@ pub struct Proxy {
     pub address: SocketAddr,
     state: Arc<AtomicU64>,
     streams: Arc<Mutex<Vec<TcpStream>>>,
+    /// Bytes that still get through before it stops.
+    left: Arc<AtomicI64>,
 }
 
 impl Proxy {
@@ -25,6 +28,8 @@ impl Proxy {
         let state = Arc::new(AtomicU64::new(FLOWS));
         let streams: Arc<Mutex<Vec<TcpStream>>> = Arc::default();
         let (shared, known) = (Arc::clone(&state), Arc::clone(&streams));
+        let left = Arc::new(AtomicI64::new(i64::MAX));
+        let limit = Arc::clone(&left);
         thread::spawn(move || {
             for client in listener.incoming().flatten() {
                 let Ok(server) = TcpStream::connect(target) else {
@@ -32,8 +37,8 @@ impl Proxy {
                 };
                 for (from, to) in [(&client, &server), (&server, &client)] {
                     let (from, to) = (from.try_clone().expect("dup"), to.try_clone().expect("dup"));
-                    let state = Arc::clone(&shared);
-                    thread::spawn(move || pass_on(from, to, &state));
+                    let (state, left) = (Arc::clone(&shared), Arc::clone(&limit));
+                    thread::spawn(move || pass_on(from, to, &state, &left));
                 }
                 known.lock().expect("no panic").extend([client, server]);
             }
@@ -42,7 +47,15 @@ impl Proxy {
             address,
             state,
             streams,
+            left,
         }
+    }
+
+    /// So many bytes get through from now on, of both directions, and then nothing until [`Self::go_on`]: what
+    /// needs more than that cannot end before a test has done what it wants to do meanwhile.
+    pub fn stop_after(&self, bytes: u64) {
+        let bytes = i64::try_from(bytes).expect("a size");
+        self.left.store(bytes, Ordering::SeqCst);
     }
 
     /// Nothing gets through any more, and nobody is told.
@@ -52,6 +65,7 @@ impl Proxy {
 
     /// What was held back gets through.
     pub fn go_on(&self) {
+        self.left.store(i64::MAX, Ordering::SeqCst);
         self.state.store(FLOWS, Ordering::SeqCst);
     }
 
@@ -74,16 +88,22 @@ impl Proxy {
     }
 }
 
-fn pass_on(mut from: TcpStream, mut to: TcpStream, state: &AtomicU64) {
+fn pass_on(mut from: TcpStream, mut to: TcpStream, state: &AtomicU64, left: &AtomicI64) {
     let mut buffer = vec![0; 64 << 10];
     loop {
         let got = match from.read(&mut buffer) {
             Ok(0) | Err(_) => break,
             Ok(got) => got,
         };
-        while state.load(Ordering::SeqCst) == STOPPED {
+        let held = || match state.load(Ordering::SeqCst) {
+            CUT => false,
+            STOPPED => true,
+            _ => left.load(Ordering::SeqCst) <= 0,
+        };
+        while held() {
             thread::sleep(Duration::from_millis(2));
         }
+        left.fetch_sub(got as i64, Ordering::SeqCst);
         if to.write_all(&buffer[..got]).is_err() {
             break;
         }
