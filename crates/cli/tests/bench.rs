@@ -37,9 +37,13 @@ struct Listening {
 
 impl Listening {
     fn start(key_file: &Path) -> Self {
+        Self::with(key_file, &[])
+    }
+
+    fn with(key_file: &Path, more: &[&str]) -> Self {
         let key_file = key_file.to_str().expect("text");
         let arguments = ["--listen", "127.0.0.1:0", "--key-file", key_file];
-        let mut child = bench(&arguments)
+        let mut child = bench(&[&arguments[..], more].concat())
             .stdout(Stdio::piped())
             .stderr(Stdio::null())
             .spawn()
@@ -167,6 +171,87 @@ fn given_another_process_that_listens_it_is_measured_against_with_the_key_it_mad
     let output = bench(&wrong).output().expect("runs");
     assert_eq!(output.status.code(), Some(66));
     assert_eq!(document(&output)["error"]["code"], "not-authenticated");
+}
+
+#[test]
+fn given_a_name_in_a_directory_whoever_announced_it_is_measured_against_and_nobody_else() {
+    let folder = folder("bench-net-named");
+    let path = |name: &str| folder.join(name).to_str().expect("text").to_owned();
+    let (key, names) = (path("key"), path("names"));
+    let announced = ["--directory", &names, "--announce=node-3"];
+    let mut listening = Listening::with(&folder.join("key"), &announced);
+    let entry = folder.join("names/node-3");
+    let told = fs::read_to_string(&entry).expect("it is written down before the address is told");
+    assert!(told.ends_with(&listening.address), "{told}");
+    let common = [
+        "--peer",
+        "@node-3",
+        "--directory",
+        &names,
+        "--key-file",
+        &key,
+        "--json",
+    ];
+    let small = [
+        "--size", "64", "--rounds", "1", "--time", "5", "--path", "tcp",
+    ];
+    let measured = || {
+        let output = bench(&[&common[..], &small].concat()).output();
+        let output = output.expect("runs");
+        (document(&output), output.status.code())
+    };
+    let (survey, status) = measured();
+    assert_eq!(status, Some(0), "{survey}");
+    assert_eq!(survey["peer"], listening.address.as_str());
+    // Its name now stands for a process that is gone.
+    let words: Vec<&str> = told.split_whitespace().collect();
+    let other = format!("{} {} {}", words[0], "5a".repeat(16), words[2]);
+    fs::write(&entry, other).expect("written");
+    let (error, status) = measured();
+    assert_eq!(
+        (text(&error["error"]["code"]), status),
+        ("peer-replaced", Some(69))
+    );
+    // Ended by a signal, it takes its entry along.
+    let term = format!("kill -TERM {}", listening.child.id());
+    let sent = Command::new("sh").args(["-c", &term]).status();
+    assert!(sent.expect("a shell").success());
+    let status = listening.child.wait().expect("it ends");
+    assert_eq!(status.code(), Some(143));
+    assert!(!entry.exists());
+}
+
+#[test]
+fn given_an_announcement_that_cannot_be_made_it_says_why_and_does_not_listen() {
+    let key = folder("bench-net-nameless").join("key");
+    let key = key.to_str().expect("text");
+    let refused = |more: &[&str]| {
+        let listen = ["--listen", "127.0.0.1:0", "--key-file", key, "--json"];
+        let mut command = bench(&[&listen[..], more].concat());
+        for variable in [
+            "CROWFLY_DIRECTORY",
+            "SLURM_PROCID",
+            "RANK",
+            "OMPI_COMM_WORLD_RANK",
+        ] {
+            command.env_remove(variable);
+        }
+        let output = command.output().expect("runs");
+        (
+            text(&document(&output)["error"]["code"]).to_owned(),
+            output.status.code(),
+        )
+    };
+    assert_eq!(refused(&["--announce=x"]), ("usage".into(), Some(64)));
+    let etcd = ["--directory", "etcd://127.0.0.1:1"];
+    assert_eq!(
+        refused(&[&etcd[..], &["--announce"]].concat()),
+        ("no-rank".into(), Some(64))
+    );
+    let refusal = refused(&[&etcd[..], &["--announce=x"]].concat());
+    assert_eq!(refusal, ("directory-failed".into(), Some(66)));
+    let refusal = refused(&[&etcd[..], &["--announce=a b"]].concat());
+    assert_eq!(refusal, ("bad-entry-name".into(), Some(64)));
 }
 
 #[test]

@@ -56,6 +56,7 @@ mod turns;
 pub mod verbs;
 mod vigil;
 mod wait;
+mod whom;
 mod wire;
 
 pub(crate) use account::less_certain;
@@ -87,5 +88,6 @@ pub use settings::{Options, Settings};
 pub(crate) use socket::unpace;
 pub use totals::{NicTotals, PathTotals, PeerTotals, Port, Totals};
 pub use transfer::{Checked, Delivery, LeftOut, NicShare, Outcome, Transfer, Written};
+pub use whom::Whom;
 pub(crate) use wire::HEADER as STREAM_HEADER;
 pub use wire::MAX_MESSAGE;

@@ -11,6 +11,7 @@ use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use clap::Args;
+use crowfly_mover::fabric::Incarnation;
 use crowfly_mover::objects::StoreSettings;
 use crowfly_mover::service::{Asked, Auth, Copied, Copy, Dialing, Leg, Location, Side, Watch};
 use crowfly_route::obstacle::{Code, Obstacle};
@@ -160,14 +161,15 @@ impl CpArgs {
 /// Copies.
 pub fn run(args: &CpArgs, out: &mut Output) -> Result<Exit, Failure> {
     let located = |text| args.connection.directory.located(text);
-    let (from, to) = (located(&args.from)?, located(&args.to)?);
+    let ((from, from_life), (to, to_life)) = (located(&args.from)?, located(&args.to)?);
+    let lives = [from_life, to_life];
     if let Some(errand) = gpus::Errand::read(&from, &to) {
-        return gpus::run(args, &errand, out);
+        return gpus::run(args, &errand, lives, out);
     }
     let (from, to) = (side(&from)?, side(&to)?);
     let served = [&from, &to].map(|side| matches!(side, Side::Served(_)));
     let dialing = match served.contains(&true) {
-        true => dialing(args, served, out)?,
+        true => dialing(args, (served, lives), out)?,
         false => {
             args.own_keys_apply(served)?;
             args.connection.is_not_given()?;
@@ -179,12 +181,17 @@ pub fn run(args: &CpArgs, out: &mut Output) -> Result<Exit, Failure> {
 }
 
 /// How the servers of the sides that are at any are connected to.
-fn dialing(args: &CpArgs, served: [bool; 2], out: &mut Output) -> Result<Dialing, Failure> {
+fn dialing(
+    args: &CpArgs,
+    (served, lives): ([bool; 2], [Option<Incarnation>; 2]),
+    out: &mut Output,
+) -> Result<Dialing, Failure> {
     args.own_keys_apply(served)?;
     let [auth, goal_auth] = args.auths(served, out)?;
     Ok(Dialing {
         auth,
         goal_auth: Some(goal_auth),
+        lives,
         fabric: args.connection.fabric()?,
         patience: PATIENCE,
     })

@@ -7,7 +7,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use clap::Args;
-use crowfly_mover::fabric::rendezvous::{Directory, World, directory, lookup};
+use crowfly_mover::fabric::Incarnation;
+use crowfly_mover::fabric::rendezvous::{Directory, Entry, World, directory, lookup};
 use crowfly_route::place::SERVED_SCHEME;
 
 use crate::failure::{Exit, Failure};
@@ -50,31 +51,35 @@ impl DirectoryArgs {
         Ok(directory(&said)?)
     }
 
-    /// A URL with the address in place of its `@NAME`, which is waited for; others as they are.
-    pub fn located<'t>(&self, url: &'t OsStr) -> Result<Cow<'t, OsStr>, Failure> {
+    /// A URL with the address in place of its `@NAME`, which is waited for, and which life of the server wrote
+    /// that down; others as they are.
+    pub fn located<'t>(
+        &self,
+        url: &'t OsStr,
+    ) -> Result<(Cow<'t, OsStr>, Option<Incarnation>), Failure> {
         let begins = format!("{SERVED_SCHEME}@");
         let Some(rest) = url.as_bytes().strip_prefix(begins.as_bytes()) else {
-            return Ok(Cow::Borrowed(url));
+            return Ok((Cow::Borrowed(url), None));
         };
         let end = rest
             .iter()
             .position(|byte| *byte == b'/')
             .unwrap_or(rest.len());
         let (name, path) = rest.split_at_checked(end).unwrap_or((rest, b""));
-        let address = self.find(&String::from_utf8_lossy(name))?;
-        let url = [SERVED_SCHEME.as_bytes(), address.as_bytes(), path].concat();
-        Ok(Cow::Owned(OsString::from_vec(url)))
+        let entry = self.find(&String::from_utf8_lossy(name))?;
+        let url = [SERVED_SCHEME.as_bytes(), entry.address.as_bytes(), path].concat();
+        Ok((Cow::Owned(OsString::from_vec(url)), Some(entry.incarnation)))
     }
 
-    /// The address of a name: of `rankN`, among processes of a launcher, that of the rank of this job.
-    pub fn find(&self, name: &str) -> Result<String, Failure> {
+    /// What stands under a name: of `rankN`, among processes of a launcher, that of the rank of this job.
+    pub fn find(&self, name: &str) -> Result<Entry, Failure> {
         let directory = self.open()?;
         let rank = name.strip_prefix(RANK).and_then(|rank| rank.parse().ok());
         let name = match (rank, World::from_environment()?) {
             (Some(rank), Some(world)) => world.entry(rank),
             _ => name.to_owned(),
         };
-        Ok(lookup(&*directory, &name, PATIENCE)?.address)
+        Ok(lookup(&*directory, &name, PATIENCE)?)
     }
 }
 

@@ -229,7 +229,7 @@ impl From<FabricError> for Failure {
         use FabricError as E;
         let exit = match &error {
             E::Refused { .. } | E::Registration { .. } | E::Memory(_) => Exit::Unavailable,
-            E::Setup { .. } | E::Listen { .. } => Exit::Unavailable,
+            E::Setup { .. } | E::Listen { .. } | E::Replaced { .. } => Exit::Unavailable,
             E::NoSuchNic { .. } => Exit::Usage,
             E::Unreachable { .. } | E::NotAuthenticated { .. } => Exit::NoInput,
             E::WrongVersion { .. } | E::Protocol { .. } | E::Descriptor(_) => Exit::BadData,
@@ -244,6 +244,9 @@ impl From<FabricError> for Failure {
         let known = match &error {
             E::NotAuthenticated { .. } => Some("both ends take the same key file"),
             E::Unreachable { .. } => Some("is the other end listening, and at this address?"),
+            E::Replaced { .. } => {
+                Some("whoever is to be found under a name is started with --announce=NAME")
+            }
             _ => None,
         };
         let hint = suggested.as_deref().or(known);

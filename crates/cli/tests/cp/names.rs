@@ -121,6 +121,33 @@ fn given_ranks_of_a_launcher_each_is_found_by_its_number() {
     server.end("TERM");
 }
 
+/// The bytes that name a life of a server, exchanged for those of another.
+fn reborn(entry: &str) -> String {
+    let words: Vec<&str> = entry.split_whitespace().collect();
+    format!("{} {} {}", words[0], "5a".repeat(16), words[2])
+}
+
+#[test]
+fn given_a_server_that_is_gone_whoever_has_its_address_now_is_not_taken_for_it() {
+    let folder = folder("cp-replaced");
+    fs::write(folder.join("data/m"), "bytes").expect("written");
+    let named = ["--key-file", "key", "--directory", "names"];
+    let server = Server::start(&folder, &[&named[..], &["--announce=node"]].concat());
+    let name = folder.join("names/node");
+    let entry = fs::read_to_string(&name).expect("announced");
+    fs::write(&name, reborn(&entry)).expect("as if it had been started anew");
+    let from = ["crowfly://@node/data/m", "copy"];
+    let down = [&named[..], &from].concat();
+    assert_eq!(refusal(&folder, &down), ("peer-replaced".into(), 69));
+    let up = [&named[..], &["data/m", "crowfly://@node/data/n"]].concat();
+    assert_eq!(refusal(&folder, &up), ("peer-replaced".into(), 69));
+    assert!(!folder.join("copy").exists() && !folder.join("data/n").exists());
+    fs::write(&name, entry).expect("as it was");
+    let (told, status) = cp(&folder, &down);
+    assert_eq!(status, 0, "{told}");
+    server.end("TERM");
+}
+
 #[test]
 fn given_names_that_lead_nowhere_the_code_says_why() {
     let folder = folder("cp-nameless");

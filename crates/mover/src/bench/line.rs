@@ -16,7 +16,7 @@ use super::{BenchError, Latency, MAX_ROUND_TRIPS, MAX_SIZE, PATIENCE, Sample, Ta
 use crate::fabric::provider::Provider;
 use crate::fabric::{
     Access, Delivery, Fabric, FabricError, Imm, Options, Peer, RailReport, Region,
-    RegionDescriptor, Settings, Transfer,
+    RegionDescriptor, Settings, Transfer, Whom,
 };
 
 /// Transfers under way at one time, each way.
@@ -51,11 +51,11 @@ impl Line {
     /// As [`Line::between`].
     pub fn open(
         path: Path,
-        address: &str,
+        whom: impl Into<Whom>,
         settings: &Settings,
         most: u64,
     ) -> Result<Self, BenchError> {
-        Self::between(path, address, settings, most, &Held::Host)
+        Self::between(path, whom, settings, most, &Held::Host)
     }
 
     /// The same from and into memory of this kind.
@@ -65,20 +65,21 @@ impl Line {
     /// not reach their memories, and whatever else keeps them apart.
     pub fn between(
         path: Path,
-        address: &str,
+        whom: impl Into<Whom>,
         settings: &Settings,
         most: u64,
         ours: &Held,
     ) -> Result<Self, BenchError> {
+        let whom = whom.into();
         if most > MAX_SIZE {
             return Err(BenchError::TooLarge { asked: Bytes(most) });
         }
         let options = Options::within(PATIENCE);
         let fabric = Fabric::new(only(path, settings, ours))?;
-        let peer = fabric.connect(address, options)?;
+        let peer = fabric.connect(&whom, options)?;
         if !peer.rails().iter().any(|rail| rail.path == path) {
             return Err(FabricError::Refused {
-                peer: address.to_owned(),
+                peer: whom.address,
                 policy: policy(path),
                 obstacles: peer.obstacles().to_vec(),
             }
@@ -117,7 +118,7 @@ impl Line {
             if on_path(path, &receipt).is_err() {
                 // Another path took the byte; the receipt says what stood in this one's way.
                 return Err(FabricError::Refused {
-                    peer: address.to_owned(),
+                    peer: whom.address,
                     policy: Policy::Prefer,
                     obstacles: receipt.obstacles,
                 }

@@ -137,6 +137,18 @@ pub enum FabricError {
         /// Who is connected.
         connected: Incarnation,
     },
+    /// The process that is meant is gone, and another one has its address.
+    #[error(
+        "{address} is not the process any more that wrote its name down: it was {announced}, and now it is {found}"
+    )]
+    Replaced {
+        /// Where it was to be.
+        address: String,
+        /// Who wrote it down.
+        announced: Incarnation,
+        /// Who answers.
+        found: Incarnation,
+    },
     /// The descriptor could not be read.
     #[error(transparent)]
     Descriptor(#[from] BadDescriptor),
@@ -259,6 +271,7 @@ impl FabricError {
             Self::NotAllowed { .. } => "access-denied",
             Self::Deregistered => "region-deregistered",
             Self::StaleDescriptor { .. } => "stale-descriptor",
+            Self::Replaced { .. } => "peer-replaced",
             Self::Descriptor(error) => error.code(),
             Self::Differs { .. } => "data-differs",
             Self::LengthMismatch { .. } => "length-mismatch",

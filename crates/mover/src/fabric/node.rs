@@ -38,6 +38,7 @@ use super::stash::Stash;
 use super::tcp::Sockets;
 use super::totals::Totals;
 use super::wait::{Bystander, Wait};
+use super::whom::Whom;
 use crate::strangers::Strangers;
 
 mod meeting;
@@ -310,12 +311,13 @@ impl Fabric {
         Ok(Region::new(core, Arc::downgrade(&registrar)))
     }
 
-    /// Connects to a process that listens at `address` (`host:port`).
+    /// Connects to a process that listens at an address (`host:port`), or that wrote an entry of a directory.
     ///
     /// # Errors
     /// When it cannot be reached in time, does not know the key, or has no rail in common that the
-    /// policy allows.
-    pub fn connect(&self, address: &str, options: Options) -> Result<Peer, FabricError> {
+    /// policy allows; [`FabricError::Replaced`] when it is another process than the one that is meant.
+    pub fn connect(&self, whom: impl Into<Whom>, options: Options) -> Result<Peer, FabricError> {
+        let Whom { address, life } = whom.into();
         let allowed = options.allowed();
         let deadline = Instant::now() + allowed;
         let late = |error| match error {
@@ -330,7 +332,18 @@ impl Fabric {
             }
             other => other,
         };
-        self.core.dial(address, options, deadline).map_err(late)
+        let peer = self.core.dial(&address, options, deadline).map_err(late)?;
+        match (life, peer.incarnation()) {
+            (Some(announced), found) if announced != found => {
+                peer.close();
+                Err(FabricError::Replaced {
+                    address,
+                    announced,
+                    found,
+                })
+            }
+            _ => Ok(peer),
+        }
     }
 
     /// Waits for the next peer that connects to this process.

@@ -284,10 +284,10 @@ pub fn meet(
         }
         if let Some(text) = directory.get(name)? {
             let entry = Entry::from_text(&text).ok_or_else(|| bad_entry(name))?;
-            match fabric.connect(&entry.address, Options::within(left.min(TRY))) {
-                Ok(peer) if peer.incarnation() == entry.incarnation => return Ok(peer),
+            match fabric.connect(&entry, Options::within(left.min(TRY))) {
+                Ok(peer) => return Ok(peer),
                 // Someone else has the address by now; its own entry will follow.
-                Ok(peer) => peer.close(),
+                Err(FabricError::Replaced { .. }) => {}
                 Err(source) => {
                     last = Some(RendezvousError::Connect {
                         name: name.to_owned(),

@@ -18,7 +18,7 @@ use super::message::{Answer, Entry, Part, Request, Tag, VERSION};
 use super::name::{Location, Name, RelativePath};
 use super::ring::{Ring, Slot};
 use super::server::Auth;
-use crate::fabric::{Access, Fabric, Options, Peer, RegionDescriptor, Settings};
+use crate::fabric::{Access, Fabric, Incarnation, Options, Peer, RegionDescriptor, Settings, Whom};
 use crate::gpu::Gpu;
 
 mod dial;
@@ -34,6 +34,9 @@ pub struct Dialing {
     pub auth: Auth,
     /// How to say it to the server of a copy's destination, where that is not the same.
     pub goal_auth: Option<Auth>,
+    /// Which life of the source's server is meant, and which of the destination's, where a directory says;
+    /// otherwise whoever answers.
+    pub lives: [Option<Incarnation>; 2],
     /// The fabric: NICs, shared memory, patience. The key is set by the client.
     pub fabric: Settings,
     /// How long connecting, and any one request, may take.
@@ -84,14 +87,21 @@ impl Dialing {
             fabric: Settings::new(auth.fabric_key()?),
             auth,
             goal_auth: None,
+            lives: [None; 2],
             patience: PATIENCE,
         })
+    }
+
+    /// Which life of the server is meant.
+    fn life(&self) -> Option<Incarnation> {
+        self.lives[0]
     }
 
     /// How to connect to the server of a copy's destination.
     pub(crate) fn towards_goal(&self) -> Self {
         Self {
             auth: self.goal_auth.as_ref().unwrap_or(&self.auth).clone(),
+            lives: [self.lives[1]; 2],
             ..self.clone()
         }
     }
@@ -151,7 +161,11 @@ impl Client {
                     key: dialing.auth.fabric_key()?,
                     ..dialing.fabric.clone()
                 })?;
-                let met = fabric.connect(&server, rails(purpose.policy, left()));
+                let whom = Whom {
+                    address: server.clone(),
+                    life: dialing.life(),
+                };
+                let met = fabric.connect(&whom, rails(purpose.policy, left()));
                 let peer = met.map_err(|error| late(error, dialing.patience))?;
                 let channel: Box<dyn Channel> = Box::new(FabricChannel(peer.clone()));
                 (fabric, channel, peer)

@@ -121,6 +121,7 @@ pub fn asked(from: Side, to: Side, shm: bool, auth: Auth) -> Asked {
         timeout: Some(SOON),
         replace: true,
         dialing: Dialing {
+            lives: [None; 2],
             auth,
             goal_auth: None,
             fabric: fabric(shm),

@@ -10,6 +10,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use crowfly_mover::digest::{self, GRID};
+use crowfly_mover::fabric::Incarnation;
 use crowfly_mover::gpu::{CopyRequest, Gpu, Sample, To, copy, digest_of};
 use crowfly_mover::objects::ObjectUrl;
 use crowfly_mover::service::{Auth, Dialing, Location};
@@ -90,7 +91,12 @@ impl Errand {
 }
 
 /// Copies, and tells.
-pub fn run(args: &CpArgs, errand: &Errand, out: &mut Output) -> Result<Exit, Failure> {
+pub fn run(
+    args: &CpArgs,
+    errand: &Errand,
+    lives: [Option<Incarnation>; 2],
+    out: &mut Output,
+) -> Result<Exit, Failure> {
     let refuse = |what: &str| Err(Failure::usage(what));
     if args.recursive {
         return refuse("a folder is not copied into or out of a GPU's memory; name a file");
@@ -112,12 +118,12 @@ pub fn run(args: &CpArgs, errand: &Errand, out: &mut Output) -> Result<Exit, Fai
     let kept = matches!(errand, Errand::Save(..));
     let receipt = match errand {
         Errand::Fetch(location, index) => {
-            let (gpu, dialing) = connected(args, *index, served, out)?;
+            let (gpu, dialing) = connected(args, *index, (served, lives), out)?;
             let sides = (Side::Served(location.clone()), Side::Gpu(gpu));
             return show(&super::carry(args, sides, dialing, out)?, out);
         }
         Errand::Send(index, location) => {
-            let (gpu, dialing) = connected(args, *index, served, out)?;
+            let (gpu, dialing) = connected(args, *index, (served, lives), out)?;
             let sample = Sample::new(&gpu, size(args)?, SEED)?;
             let sides = (
                 Side::Loaded(sample.region.clone()),
@@ -217,7 +223,7 @@ fn opened(index: u32, done: &'static str) -> Result<(Arc<Gpu>, transfer::Machine
 fn connected(
     args: &CpArgs,
     index: u32,
-    served: [bool; 2],
+    (served, lives): ([bool; 2], [Option<Incarnation>; 2]),
     out: &mut Output,
 ) -> Result<(Arc<Gpu>, Dialing), Failure> {
     let [from_server, _] = served;
@@ -226,7 +232,7 @@ fn connected(
         false => "copied from",
     };
     let (gpu, machine) = opened(index, done)?;
-    let mut dialing = super::dialing(args, served, out)?;
+    let mut dialing = super::dialing(args, (served, lives), out)?;
     dialing.fabric.topology = Some(Arc::new(machine.topology));
     Ok((gpu, dialing))
 }

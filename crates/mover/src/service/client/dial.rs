@@ -57,6 +57,14 @@ pub(super) fn certified(
         peer: server.to_owned(),
         what,
     })?;
+    if let Some(announced) = dialing.life().filter(|life| *life != welcome.incarnation) {
+        return Err(FabricError::Replaced {
+            address: server.to_owned(),
+            announced,
+            found: welcome.incarnation,
+        }
+        .into());
+    }
     let fabric = Fabric::new(Settings {
         key: SharedKey::from_bytes(welcome.key),
         ..dialing.fabric.clone()

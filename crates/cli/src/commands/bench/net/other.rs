@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use crowfly_mover::bench::{Held, Host};
 use crowfly_mover::fabric::rendezvous::Directory;
-use crowfly_mover::fabric::{NicFilter, Settings, SharedKey};
+use crowfly_mover::fabric::{NicFilter, Settings, SharedKey, Whom};
 use crowfly_route::place::Place;
 
 use crate::failure::{Exit, Failure};
@@ -21,7 +21,7 @@ const MAX_LINE: u64 = 128;
 /// The other end.
 #[derive(Debug)]
 pub struct Other {
-    address: String,
+    whom: Whom,
     started: Option<Started>,
 }
 
@@ -48,9 +48,9 @@ fn failed(what: &str, error: &io::Error) -> Failure {
 
 impl Other {
     /// One that listens already.
-    pub fn at(address: &str) -> Self {
+    pub fn at(whom: impl Into<Whom>) -> Self {
         Self {
-            address: address.to_owned(),
+            whom: whom.into(),
             started: None,
         }
     }
@@ -94,14 +94,19 @@ impl Other {
             failed("use", &silent)
         })?;
         Ok(Self {
-            address: address.to_string(),
+            whom: address.to_string().as_str().into(),
             started: Some(started),
         })
     }
 
     /// Where it listens.
     pub fn address(&self) -> &str {
-        &self.address
+        &self.whom.address
+    }
+
+    /// Which process it is.
+    pub const fn whom(&self) -> &Whom {
+        &self.whom
     }
 
     /// What it is, for people.
@@ -109,7 +114,7 @@ impl Other {
         if self.is_local() {
             "a second process of this machine".to_owned()
         } else {
-            self.address.clone()
+            self.whom.address.clone()
         }
     }
 

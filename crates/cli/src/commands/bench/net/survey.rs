@@ -138,7 +138,7 @@ fn open(
         &plan.wanted
     };
     for path in paths.iter().copied() {
-        let error = match Line::between(path, other.address(), settings, most, &plan.memory) {
+        let error = match Line::between(path, other.whom(), settings, most, &plan.memory) {
             Ok(line) => {
                 lines.push(line);
                 continue;
