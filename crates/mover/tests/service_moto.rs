@@ -100,8 +100,10 @@ impl Moto {
                 access_key: "someone".into(),
                 secret_key: "a secret".into(),
                 session_token: None,
+                expires: None,
             }),
             authorities: Some(self.authority.clone()),
+            ..StoreSettings::default()
         }
     }
 

@@ -16,7 +16,7 @@ mod stage;
 #[path = "service_support/store.rs"]
 mod store;
 
-use stage::{Stage, asked, copy, pattern};
+use stage::{SOON, Stage, asked, copy, pattern};
 use store::{Mood, Store};
 
 const MIB: usize = 1 << 20;
@@ -179,18 +179,24 @@ fn given_bytes_that_change_on_their_way_the_store_refuses_them_and_nothing_is_le
     assert_eq!(copied.receipt.verification, Verification::NotAsked);
 }
 
-/// Copies until three parts of it are there, and cancels.
-fn begin(ground: &Ground, want: &Asked) {
-    ground.store.is(Mood::Full(3));
+/// A copy of which three parts are there, and no more will be until the store is in another mood.
+fn begun(ground: &Ground, want: &Asked) -> Copy {
+    ground.store.is(Mood::Holds(3));
     let begun = Copy::start(want.clone()).expect("started");
     while begun.moved().0 < 24 << 20 {
         assert!(!begun.is_finished(), "{:?}", begun.wait().map(drop));
         std::thread::sleep(Duration::from_micros(200));
     }
+    begun
+}
+
+/// Copies until three parts of it are there, and cancels.
+fn begin(ground: &Ground, want: &Asked) {
+    let begun = begun(ground, want);
     begun.cancel();
+    ground.store.is(Mood::Well);
     assert_eq!(code(begun.wait()), "cancelled");
     assert!(ground.store.get("b/m").is_none(), "nothing appears");
-    ground.store.is(Mood::Well);
 }
 
 #[test]
@@ -276,11 +282,7 @@ fn given_something_that_must_not_be_replaced_it_stays() {
     ground.file("m", &pattern(32 * MIB, 9));
     let mut want = ground.wanted("m", "s3://b/new");
     want.replace = false;
-    ground.store.is(Mood::Full(3));
-    let begun = Copy::start(want).expect("started");
-    while begun.moved().0 < 24 << 20 {
-        std::thread::sleep(Duration::from_micros(200));
-    }
+    let begun = begun(&ground, &want);
     ground.store.put("b/new", b"someone else's", "v1");
     ground.store.is(Mood::Well);
     assert_eq!(code(begun.wait()), "object-exists");
@@ -366,11 +368,7 @@ fn given_a_store_that_falls_silent_the_copy_ends_at_its_deadline() {
     want.timeout = Some(Duration::from_millis(700));
     let began = Instant::now();
     assert_eq!(code(copy(want)), "deadline-exceeded");
-    assert!(
-        began.elapsed() < Duration::from_secs(2),
-        "{:?}",
-        began.elapsed()
-    );
+    assert!(began.elapsed() < SOON / 2, "{:?}", began.elapsed());
 }
 
 #[test]

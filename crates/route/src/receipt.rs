@@ -47,6 +47,8 @@ pub enum Path {
     Cma,
     /// TCP sockets.
     Tcp,
+    /// By an object store within itself: none of the bytes passed this process.
+    Store,
 }
 
 impl Path {
@@ -81,6 +83,7 @@ impl Path {
             Self::Shm => "shm",
             Self::Cma => "cma",
             Self::Tcp => "tcp",
+            Self::Store => "store",
         }
     }
 }

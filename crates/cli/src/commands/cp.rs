@@ -35,6 +35,8 @@ mod gpus;
 pub const CP_SCHEMA: &str = "crowfly.copy/1";
 /// How long a request may wait for its answer.
 const PATIENCE: Duration = Duration::from_secs(30);
+/// Under what the help tells of stores.
+const STORES: &str = "Stores";
 /// How often a running copy is looked at.
 const LOOK: Duration = Duration::from_millis(2);
 
@@ -44,8 +46,10 @@ const LOOK: Duration = Duration::from_millis(2);
     after_long_help = "Stores: AWS_ENDPOINT_URL_S3 or AWS_ENDPOINT_URL says where (else Amazon's), AWS_REGION \
 in which region, AWS_CA_BUNDLE or SSL_CERT_FILE whom to trust. The key is that of AWS_ACCESS_KEY_ID, \
 AWS_SECRET_ACCESS_KEY and AWS_SESSION_TOKEN, or of the profile AWS_PROFILE in ~/.aws/credentials and \
-~/.aws/config; with AWS_EC2_METADATA_DISABLED=false that of the machine's role. Large objects are written \
-in parts, which are removed when the copy fails or is interrupted, and kept with --resume."
+~/.aws/config, or given for a limited time: for a token in AWS_WEB_IDENTITY_TOKEN_FILE, by the last \
+`aws sso login`, by the container's service, or by the machine's on EC2 (elsewhere with \
+AWS_EC2_METADATA_DISABLED=false). HTTPS_PROXY, http_proxy, ALL_PROXY and NO_PROXY say by which proxies. Large \
+objects are written in parts, which are removed when the copy fails or is interrupted, and kept with --resume."
 )]
 pub struct CpArgs {
     /// What to copy: a file or folder of this machine, crowfly://HOST:PORT/NAME[/PATH], an object
@@ -88,6 +92,14 @@ pub struct CpArgs {
     /// With gpu:N as SRC: how many bytes of a pattern are put into the GPU's memory, to be copied from it
     #[arg(long, value_name = "SIZE", default_value = "256MiB")]
     size: Bytes,
+    /// With an object as SRC: the profile in ~/.aws/credentials and ~/.aws/config that says where its store
+    /// is and whose key is used, before all variables
+    #[arg(long, value_name = "NAME", help_heading = STORES)]
+    from_profile: Option<String>,
+    /// The same of DST. Between two stores, or by two keys, the bytes pass this machine; one store copies by
+    /// itself
+    #[arg(long, value_name = "NAME", help_heading = STORES)]
+    to_profile: Option<String>,
     /// How the two ends know each other.
     #[command(flatten)]
     connection: ConnectionArgs,
@@ -141,6 +153,22 @@ impl CpArgs {
         Ok(auths)
     }
 
+    /// Refuses the profile of a side that is no object, by its option's name.
+    fn own_profiles_apply(&self, objects: [bool; 2]) -> Result<(), Failure> {
+        let own = [
+            ("--from-profile", &self.from_profile, "SRC"),
+            ("--to-profile", &self.to_profile, "DST"),
+        ];
+        for ((option, profile, side), object) in own.into_iter().zip(objects) {
+            if profile.is_some() && !object {
+                return Err(Failure::usage(format!(
+                    "{option} applies to a store, and {side} is in none"
+                )));
+            }
+        }
+        Ok(())
+    }
+
     /// Refuses the key of a side that is at no server, by its option's name.
     fn own_keys_apply(&self, served: [bool; 2]) -> Result<(), Failure> {
         let own = [
@@ -158,6 +186,10 @@ impl CpArgs {
     }
 }
 
+const fn is_object(side: &Side) -> bool {
+    matches!(side, Side::Object(_))
+}
+
 /// Copies.
 pub fn run(args: &CpArgs, out: &mut Output) -> Result<Exit, Failure> {
     let located = |text| args.connection.directory.located(text);
@@ -167,6 +199,7 @@ pub fn run(args: &CpArgs, out: &mut Output) -> Result<Exit, Failure> {
         return gpus::run(args, &errand, lives, out);
     }
     let (from, to) = (side(&from)?, side(&to)?);
+    args.own_profiles_apply([is_object(&from), is_object(&to)])?;
     let served = [&from, &to].map(|side| matches!(side, Side::Served(_)));
     let dialing = match served.contains(&true) {
         true => dialing(args, (served, lives), out)?,
@@ -222,17 +255,19 @@ fn carry(
         timeout: args.timeout,
         dialing,
         replace: !args.no_clobber,
-        store: match [&from, &to]
-            .iter()
-            .any(|side| matches!(side, Side::Object(_)))
-        {
-            true => store::from_environment()?,
+        store: match is_object(&from) || is_object(&to) && args.to_profile.is_none() {
+            true => store::from_environment(args.from_profile.as_deref())?,
             false => StoreSettings::default(),
+        },
+        goal_store: match (is_object(&to), &args.from_profile, &args.to_profile) {
+            (true, _, Some(profile)) => Some(store::from_environment(Some(profile))?),
+            (true, Some(_), None) => Some(store::from_environment(None)?),
+            _ => None,
         },
         watch: Some(leftovers()),
     };
     // What is unfinished at a store is removed there before the process ends.
-    let asked_first = matches!(to, Side::Object(_)).then(interrupt::asks_first);
+    let asked_first = is_object(&to).then(interrupt::asks_first);
     let copied = follow(Copy::start(asked)?, &from, asked_first.as_ref(), out)?;
     Ok(Cp {
         schema: CP_SCHEMA,

@@ -3,7 +3,9 @@
 
 use std::path::{Path, PathBuf};
 
-use crowfly_mover::objects::{Credentials, Instance, StoreSettings};
+use crowfly_mover::objects::{
+    Container, Credentials, Instance, Issuer, Proxies, SignIn, StoreSettings, Token, WebIdentity,
+};
 
 use crate::failure::{Exit, Failure};
 use crate::input;
@@ -11,7 +13,7 @@ use crate::path::shown;
 
 mod profile;
 
-use profile::Files;
+use profile::{Files, Identity};
 
 /// The variables, the first that is set of each line.
 const ENDPOINT: [&str; 2] = ["AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL"];
@@ -23,20 +25,41 @@ const PROFILE: [&str; 2] = ["AWS_PROFILE", "AWS_DEFAULT_PROFILE"];
 const AUTHORITIES: [&str; 1] = ["AWS_CA_BUNDLE"];
 /// What OpenSSL and those who follow it read; it counts after what is said of stores.
 const ALL_AUTHORITIES: [&str; 1] = ["SSL_CERT_FILE"];
-/// Only with `false` in it is the service that cloud machines have asked for a key.
+/// With `false` in it the service that cloud machines have is asked for a key wherever this is, and with `true`
+/// nowhere.
 const NO_INSTANCE: [&str; 1] = ["AWS_EC2_METADATA_DISABLED"];
 const INSTANCE: [&str; 1] = ["AWS_EC2_METADATA_SERVICE_ENDPOINT"];
+/// Who built the machine, as its firmware says, and what it says on Amazon's.
+const VENDOR: &str = "/sys/devices/virtual/dmi/id/sys_vendor";
+const AMAZON: &str = "Amazon EC2";
+const TOKEN_FILE: [&str; 1] = ["AWS_WEB_IDENTITY_TOKEN_FILE"];
+const ROLE: [&str; 1] = ["AWS_ROLE_ARN"];
+const SESSION: [&str; 1] = ["AWS_ROLE_SESSION_NAME"];
+/// What a session is called when nobody says.
+const OWN_SESSION: &str = "crowfly";
+const TOKENS: [&str; 1] = ["AWS_ENDPOINT_URL_STS"];
+const SIGN_INS: [&str; 1] = ["AWS_ENDPOINT_URL_SSO"];
+const CONTAINER_PATH: [&str; 1] = ["AWS_CONTAINER_CREDENTIALS_RELATIVE_URI"];
+const CONTAINER_URL: [&str; 1] = ["AWS_CONTAINER_CREDENTIALS_FULL_URI"];
+const CONTAINER_TOKEN: [&str; 1] = ["AWS_CONTAINER_AUTHORIZATION_TOKEN"];
+const CONTAINER_TOKEN_FILE: [&str; 1] = ["AWS_CONTAINER_AUTHORIZATION_TOKEN_FILE"];
+/// As curl and those who follow it read them: HTTP_PROXY in capitals is what a web server may set from what a
+/// stranger sends.
+const PROXY_TO_HTTPS: [&str; 4] = ["https_proxy", "HTTPS_PROXY", "all_proxy", "ALL_PROXY"];
+const PROXY_TO_HTTP: [&str; 3] = ["http_proxy", "all_proxy", "ALL_PROXY"];
+const NO_PROXY: [&str; 2] = ["no_proxy", "NO_PROXY"];
 
 /// The longest of the two files that is read, in bytes.
 const MAX_FILE: usize = 1 << 20;
 
-/// What the environment and the files in it say.
-pub fn from_environment() -> Result<StoreSettings, Failure> {
+/// What the environment and the files in it say; of a profile that is named here, what it says counts before
+/// all variables, and its key alone.
+pub fn from_environment(profile: Option<&str>) -> Result<StoreSettings, Failure> {
     let surroundings = Surroundings {
         variable: &|name| std::env::var(name).ok(),
         file: &text_of,
     };
-    surroundings.settings()
+    surroundings.settings(profile)
 }
 
 /// A file's text; of one that is not there, nothing.
@@ -72,37 +95,133 @@ impl Surroundings<'_> {
         set.find(|value| !value.is_empty())
     }
 
-    fn settings(&self) -> Result<StoreSettings, Failure> {
+    fn settings(&self, named: Option<&str>) -> Result<StoreSettings, Failure> {
         let first = |names: &[&str]| self.first(names);
         let files = self.files()?;
-        let wanted = first(&PROFILE);
+        let wanted = named.map(str::to_owned).or_else(|| first(&PROFILE));
         let profile = files.profile(wanted.as_deref().unwrap_or("default"));
         if let (None, Some(wanted)) = (&profile, &wanted) {
-            let what = format!("AWS_PROFILE={wanted}: no file has such a profile");
+            let what = format!("no file has a profile `{wanted}`");
             return Err(Failure::new("no-such-profile", Exit::NoInput, what)
                 .hint("~/.aws/credentials and ~/.aws/config are read, or what AWS_SHARED_CREDENTIALS_FILE and AWS_CONFIG_FILE name"));
         }
         let profile = profile.unwrap_or_default();
+        let either = |names: &[&str], said: Option<String>| match named {
+            Some(_) => said.or_else(|| first(names)),
+            None => first(names).or(said),
+        };
+        let authorities =
+            either(&AUTHORITIES, profile.get("ca_bundle")).or_else(|| first(&ALL_AUTHORITIES));
+        let mut settings = StoreSettings {
+            endpoint: either(&ENDPOINT, profile.endpoint()),
+            region: either(&REGION, profile.get("region")),
+            credentials: None,
+            issuer: None,
+            proxies: Proxies {
+                https: first(&PROXY_TO_HTTPS),
+                http: first(&PROXY_TO_HTTP),
+                none: first(&NO_PROXY).unwrap_or_default(),
+            },
+            authorities: authorities.map(PathBuf::from),
+        };
         let keys = first(&ACCESS_KEY).zip(first(&SECRET_KEY));
-        let credentials = match keys {
+        let from_variables = keys.filter(|_| named.is_none());
+        settings.credentials = match from_variables {
             Some((access_key, secret_key)) => Some(Credentials {
                 access_key,
                 secret_key,
                 session_token: first(&TOKEN),
+                expires: None,
             }),
-            None => match profile.credentials() {
-                Some(credentials) => Some(credentials),
-                None => self.of_instance(&profile)?,
-            },
+            None => profile.credentials(),
         };
-        let authorities = first(&AUTHORITIES)
-            .or_else(|| profile.get("ca_bundle"))
-            .or_else(|| first(&ALL_AUTHORITIES));
-        Ok(StoreSettings {
-            endpoint: first(&ENDPOINT).or_else(|| profile.endpoint()),
-            region: first(&REGION).or_else(|| profile.get("region")),
-            credentials,
-            authorities: authorities.map(PathBuf::from),
+        if settings.credentials.is_none() {
+            settings.issuer = match named {
+                Some(_) => self.of_profile(&profile, &settings)?,
+                None => self.issuer(&profile, &settings)?,
+            };
+        }
+        Ok(settings)
+    }
+
+    /// Who gives a key where none is written down.
+    fn issuer(
+        &self,
+        profile: &profile::Profile,
+        settings: &StoreSettings,
+    ) -> Result<Option<Issuer>, Failure> {
+        let first = |names: &[&str]| self.first(names);
+        if let Some((role, token_file)) = first(&ROLE).zip(first(&TOKEN_FILE)) {
+            let identity = Identity {
+                role,
+                token_file,
+                session: first(&SESSION),
+            };
+            return Ok(Some(self.role(identity, settings)));
+        }
+        if let Some(issuer) = self.of_profile(profile, settings)? {
+            return Ok(Some(issuer));
+        }
+        let token = match first(&CONTAINER_TOKEN_FILE) {
+            Some(path) => Some(Token::File(path.into())),
+            None => first(&CONTAINER_TOKEN).map(Token::Text),
+        };
+        if let Some(path) = first(&CONTAINER_PATH) {
+            return Ok(Some(Issuer::Container(Container::of(&path, token))));
+        }
+        if let Some(url) = first(&CONTAINER_URL) {
+            return Ok(Some(Issuer::Container(Container::at(&url, token)?)));
+        }
+        let asked = match first(&NO_INSTANCE).map(|off| off.to_ascii_lowercase()) {
+            Some(off) if off == "false" => true,
+            Some(off) if off == "true" => false,
+            // Elsewhere nobody would answer, and that would take a while.
+            _ => settings.endpoint.is_none() && (self.file)(Path::new(VENDOR))?.trim() == AMAZON,
+        };
+        let instance = || Issuer::Instance(Instance::at(first(&INSTANCE).as_deref()));
+        Ok(asked.then(instance))
+    }
+
+    /// Who gives the key of a profile.
+    fn of_profile(
+        &self,
+        profile: &profile::Profile,
+        settings: &StoreSettings,
+    ) -> Result<Option<Issuer>, Failure> {
+        if let Some(identity) = profile.identity() {
+            return Ok(Some(self.role(identity, settings)));
+        }
+        if let Some(signed_in) = profile.signed_in() {
+            let home = self.first(&["HOME"]).map(PathBuf::from);
+            return Ok(Some(Issuer::SignIn(SignIn {
+                endpoint: self.first(&SIGN_INS),
+                region: signed_in.region,
+                cache: home.unwrap_or_default().join(".aws/sso/cache"),
+                name: signed_in.name,
+                account: signed_in.account,
+                role: signed_in.role,
+            })));
+        }
+        match profile.beyond() {
+            None => Ok(None),
+            Some(setting) => Err(Failure::new(
+                "profile-not-read",
+                Exit::Unavailable,
+                format!("the profile gets its key by `{setting}`, which this build does not do"),
+            )
+            .hint(
+                "`aws configure export-credentials --format env` prints variables that are read",
+            )),
+        }
+    }
+
+    fn role(&self, identity: Identity, settings: &StoreSettings) -> Issuer {
+        let usual = || WebIdentity::endpoint_in(settings.region.as_deref());
+        Issuer::WebIdentity(WebIdentity {
+            endpoint: self.first(&TOKENS).unwrap_or_else(usual),
+            role: identity.role,
+            session: identity.session.unwrap_or_else(|| OWN_SESSION.to_owned()),
+            token_file: identity.token_file.into(),
         })
     }
 
@@ -122,26 +241,6 @@ impl Surroundings<'_> {
             &read("AWS_CONFIG_FILE", ".aws/config")?,
         ))
     }
-
-    /// The key of the machine itself, where that is asked for.
-    fn of_instance(&self, profile: &profile::Profile) -> Result<Option<Credentials>, Failure> {
-        let wanted = self.first(&NO_INSTANCE);
-        if wanted.is_some_and(|disabled| disabled.eq_ignore_ascii_case("false")) {
-            let endpoint = self.first(&INSTANCE);
-            return Ok(Some(Instance::at(endpoint.as_deref()).credentials()?));
-        }
-        match profile.beyond() {
-            None => Ok(None),
-            Some(setting) => Err(Failure::new(
-                "profile-not-read",
-                Exit::Unavailable,
-                format!("the profile gets its key by `{setting}`, which this build does not do"),
-            )
-            .hint(
-                "`aws configure export-credentials --format env` prints variables that are read",
-            )),
-        }
-    }
 }
 
 #[cfg(test)]
@@ -152,9 +251,12 @@ mod tests {
                                [job]\naws_access_key_id=j\naws_secret_access_key=t\naws_session_token=u\n";
     const CONFIG: &str = "[default]\nregion = r1\n[profile job]\nregion = r2\nservices = near\n\
                           ca_bundle = /ca.pem\n[services near]\ns3 =\n  endpoint_url = http://near\n\
-                          [profile person]\nsso_session = x\n";
+                          [profile person]\nsso_session = x\nsso_account_id = 12\nsso_role_name = r\n\
+                          [sso-session x]\nsso_region = r4\nsso_start_url = https://x\n\
+                          [profile pod]\nrole_arn = arn:p\nweb_identity_token_file = /t\n\
+                          [profile other]\nrole_arn = arn:o\nsource_profile = job\n";
 
-    fn read(set: &[(&str, &str)]) -> Result<StoreSettings, Failure> {
+    fn read_as(named: Option<&str>, set: &[(&str, &str)]) -> Result<StoreSettings, Failure> {
         let surroundings = Surroundings {
             variable: &|name| {
                 let mut all = set.iter().filter(|(known, _)| *known == name);
@@ -163,11 +265,21 @@ mod tests {
             file: &|path| match path.to_str() {
                 Some("/home/.aws/credentials") => Ok(CREDENTIALS.to_owned()),
                 Some("/home/.aws/config") => Ok(CONFIG.to_owned()),
+                Some(VENDOR) => {
+                    let vendor = set.iter().find(|(name, _)| *name == "VENDOR");
+                    Ok(vendor
+                        .map(|(_, value)| (*value).to_owned())
+                        .unwrap_or_default())
+                }
                 Some("/denied") => Err(Failure::new("input-denied", Exit::NoInput, "denied")),
                 _ => Ok(String::new()),
             },
         };
-        surroundings.settings()
+        surroundings.settings(named)
+    }
+
+    fn read(set: &[(&str, &str)]) -> Result<StoreSettings, Failure> {
+        read_as(None, set)
     }
 
     fn settings(set: &[(&str, &str)]) -> StoreSettings {
@@ -231,16 +343,102 @@ mod tests {
         let code = |set: &[(&str, &str)]| read(set).map(drop).expect_err("refused").code();
         let home = ("HOME", "/home");
         assert_eq!(code(&[home, ("AWS_PROFILE", "none")]), "no-such-profile");
-        assert_eq!(code(&[home, ("AWS_PROFILE", "person")]), "profile-not-read");
+        assert_eq!(code(&[home, ("AWS_PROFILE", "other")]), "profile-not-read");
         assert_eq!(code(&[("AWS_CONFIG_FILE", "/denied")]), "input-denied");
-        let nobody = [
-            ("AWS_EC2_METADATA_DISABLED", "false"),
-            ("AWS_EC2_METADATA_SERVICE_ENDPOINT", "http://127.0.0.1:1"),
+        let far = ("AWS_CONTAINER_CREDENTIALS_FULL_URI", "http://far/key");
+        assert_eq!(code(&[far]), "bad-endpoint");
+    }
+
+    /// Who gives the key, in one word.
+    fn issuer(set: &[(&str, &str)]) -> &'static str {
+        match settings(set).issuer {
+            None => "nobody",
+            Some(Issuer::Instance(_)) => "instance",
+            Some(Issuer::Container(_)) => "container",
+            Some(Issuer::WebIdentity(_)) => "role",
+            Some(Issuer::SignIn(_)) => "sign-in",
+        }
+    }
+
+    #[test]
+    fn who_gives_a_key_is_the_first_that_is_known_of_a_file_a_container_and_the_machine() {
+        let off = |value| ("AWS_EC2_METADATA_DISABLED", value);
+        let endpoint = ("AWS_ENDPOINT_URL", "http://near");
+        assert_eq!(issuer(&[]), "nobody");
+        assert_eq!(issuer(&[off("False")]), "instance");
+        let on_amazons = ("VENDOR", "Amazon EC2");
+        assert_eq!(issuer(&[on_amazons]), "instance");
+        assert_eq!(issuer(&[on_amazons, endpoint]), "nobody", "another store");
+        assert_eq!(issuer(&[on_amazons, off("true")]), "nobody");
+        let container = ("AWS_CONTAINER_CREDENTIALS_RELATIVE_URI", "/k");
+        assert_eq!(issuer(&[on_amazons, container]), "container");
+        let role = ("AWS_ROLE_ARN", "arn:e");
+        assert_eq!(issuer(&[container, role]), "container", "half of a role");
+        let token = ("AWS_WEB_IDENTITY_TOKEN_FILE", "/e");
+        assert_eq!(issuer(&[container, role, token]), "role");
+        let keys = [("AWS_ACCESS_KEY_ID", "k"), ("AWS_SECRET_ACCESS_KEY", "s")];
+        let all = [&keys[..], &[container, role, token]].concat();
+        assert_eq!(issuer(&all), "nobody", "a key is written down");
+    }
+
+    #[test]
+    fn a_profile_may_name_a_role_or_a_sign_in() {
+        let home = ("HOME", "/home");
+        let of = |profile| settings(&[home, ("AWS_PROFILE", profile)]).issuer;
+        let expected = WebIdentity {
+            endpoint: "https://sts.amazonaws.com".into(),
+            role: "arn:p".into(),
+            session: "crowfly".into(),
+            token_file: "/t".into(),
+        };
+        assert_eq!(of("pod"), Some(Issuer::WebIdentity(expected)));
+        let expected = SignIn {
+            endpoint: None,
+            region: "r4".into(),
+            cache: "/home/.aws/sso/cache".into(),
+            name: "x".into(),
+            account: "12".into(),
+            role: "r".into(),
+        };
+        assert_eq!(of("person"), Some(Issuer::SignIn(expected)));
+    }
+
+    #[test]
+    fn a_profile_that_is_named_counts_before_the_variables_and_with_its_own_key() {
+        let set = [
+            ("HOME", "/home"),
+            ("AWS_PROFILE", "none"),
+            ("AWS_ENDPOINT_URL", "http://a"),
+            ("AWS_ACCESS_KEY_ID", "k"),
+            ("AWS_SECRET_ACCESS_KEY", "s"),
+            ("AWS_REGION", "r9"),
         ];
-        assert_eq!(code(&nobody), "store-unreachable");
-        assert!(
-            settings(&nobody[1..]).credentials.is_none(),
-            "not unless asked for"
-        );
+        let named = |name| read_as(Some(name), &set).expect("settings");
+        let job = named("job");
+        assert_eq!(job.endpoint.as_deref(), Some("http://near"));
+        assert_eq!(job.region.as_deref(), Some("r2"));
+        assert_eq!(job.credentials.expect("a key").access_key, "j");
+        let pod = named("pod");
+        assert!(pod.credentials.is_none() && pod.issuer.is_some());
+        assert_eq!(pod.endpoint.as_deref(), Some("http://a"), "it says none");
+        let refused = read_as(Some("nobody"), &set)
+            .map(drop)
+            .expect_err("refused");
+        assert_eq!(refused.code(), "no-such-profile");
+    }
+
+    #[test]
+    fn proxies_are_those_of_the_usual_variables() {
+        let set = [
+            ("HTTPS_PROXY", "http://p:1"),
+            ("HTTP_PROXY", "http://strangers:1"),
+            ("NO_PROXY", "near"),
+        ];
+        let proxies = settings(&set).proxies;
+        assert_eq!(proxies.https.as_deref(), Some("http://p:1"));
+        assert_eq!((proxies.http, proxies.none.as_str()), (None, "near"));
+        let all = settings(&[("http_proxy", "http://q"), ("ALL_PROXY", "http://r")]).proxies;
+        assert_eq!(all.https.as_deref(), Some("http://r"));
+        assert_eq!(all.http.as_deref(), Some("http://q"));
     }
 }

@@ -81,6 +81,26 @@ impl From<ObjectError> for Failure {
                 Exit::NoInput,
                 Some("AWS_CA_BUNDLE or SSL_CERT_FILE names it; it is PEM"),
             ),
+            ObjectError::Proxy { .. } => (
+                Exit::Usage,
+                Some("it is what HTTPS_PROXY, http_proxy or ALL_PROXY says"),
+            ),
+            ObjectError::ProxyRefused { .. } => (
+                Exit::NoInput,
+                Some("NO_PROXY names hosts that are asked without a proxy"),
+            ),
+            ObjectError::KeyRefused { .. } => (
+                Exit::NoInput,
+                Some("AWS_EC2_METADATA_DISABLED=true asks as nobody where a machine has no role"),
+            ),
+            ObjectError::TokenFile { .. } => (
+                Exit::NoInput,
+                Some("AWS_WEB_IDENTITY_TOKEN_FILE, the profile or the container names it"),
+            ),
+            ObjectError::SignedOut { .. } => (
+                Exit::NoInput,
+                Some("`aws sso login`, with --profile or --sso-session, signs in again"),
+            ),
             ObjectError::NotFound { .. } => (Exit::NoInput, None),
             ObjectError::NoBucket { .. } => (
                 Exit::NoInput,
@@ -111,6 +131,10 @@ impl From<ObjectError> for Failure {
             ),
             ObjectError::Differs { .. } => (Exit::Broken, Some("copy it again")),
             ObjectError::UploadGone { .. } => (Exit::Io, Some("copy it again")),
+            ObjectError::CopiesNothing { .. } => (
+                Exit::Unavailable,
+                Some("--policy socket brings the bytes through this machine"),
+            ),
             ObjectError::Busy { .. } => (
                 Exit::Io,
                 Some("with --resume, the same command goes on where this one ended"),

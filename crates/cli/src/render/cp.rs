@@ -3,6 +3,7 @@
 use super::legs::{self, Ends};
 use super::receipt;
 use super::text::{count, harmless, wrap};
+use crowfly_mover::service::{Doing, Leg};
 use crowfly_route::place::Place;
 
 use crate::commands::cp::Cp;
@@ -51,6 +52,10 @@ fn summary(cp: &Cp) -> String {
         cp.receipt.requested,
         harmless(&from)
     );
+    let within = |leg: &Leg| leg.doing == Doing::Within && leg.bytes().0 > 0;
+    if cp.legs.iter().any(within) {
+        text.push_str("; the store did it by itself, and none of it passed this machine");
+    }
     if cp.resumed.0 > 0 {
         let whole = match cp.unchanged {
             0 => String::new(),

@@ -38,10 +38,12 @@ pub fn render(legs: &[Leg], ends: Ends, columns: usize) -> String {
             Doing::Reading => "  read",
             Doing::Crossing => "  cross",
             Doing::Onward => "  onward",
+            Doing::Within => "  within",
             Doing::Writing => "  write",
         };
         let by = match (leg.end, leg.doing) {
             (End::Here, _) => ends.here,
+            (End::There, Doing::Within) => "store",
             (End::There, Doing::Reading | Doing::Crossing) => ends.there,
             (End::There, Doing::Onward | Doing::Writing) => ends.beyond,
         };

@@ -4,7 +4,6 @@
 use std::fs;
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
-use std::time::Duration;
 
 use super::stage::{await_that, crowfly, document, folder, pattern, send};
 use super::store::{Mood, Store};
@@ -142,15 +141,16 @@ fn given_an_interrupted_copy_its_parts_are_removed_at_the_store_or_gone_on_with(
     let bytes = pattern(40 * MIB);
     fs::write(folder.join("m"), &bytes).expect("written");
     for resume in [false, true] {
-        store.is(Mood::Full(2));
+        store.is(Mood::Holds(2));
         let mut arguments = vec!["m", "s3://b/m"];
         arguments.extend(resume.then_some("--resume"));
         let mut command = with_variables(&folder, &store, &arguments);
         let child = command.stdout(Stdio::piped()).stderr(Stdio::null());
         let child = child.spawn().expect("it starts");
         await_that("two parts are there", || store.begun() == [2]);
-        std::thread::sleep(Duration::from_millis(50));
         send(&child, "INT");
+        // What waited for the store is let go of, and nothing more is taken.
+        store.is(Mood::Full);
         let output = child.wait_with_output().expect("it ends");
         assert_eq!(output.status.code(), Some(130));
         assert_eq!(document(&output)["error"]["code"], "interrupted");

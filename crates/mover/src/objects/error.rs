@@ -32,6 +32,50 @@ pub enum ObjectError {
         /// What is wrong with it.
         why: String,
     },
+    /// The proxy on the way is none.
+    #[error("`{proxy}` is no proxy: {why}")]
+    Proxy {
+        /// What was written, without a password.
+        proxy: String,
+        /// What is wrong with it.
+        why: &'static str,
+    },
+    /// The proxy on the way does not let this process through.
+    #[error("{store} cannot be asked for {url}: the proxy answered {what}")]
+    ProxyRefused {
+        /// Where the store is, and by which proxy.
+        store: String,
+        /// The object.
+        url: String,
+        /// What it answered.
+        what: String,
+    },
+    /// Whoever gives keys gave none.
+    #[error("{from} gave no key: {what}")]
+    KeyRefused {
+        /// Who was asked.
+        from: String,
+        /// What it answered.
+        what: String,
+    },
+    /// The token that a key is asked for with cannot be read.
+    #[error("cannot read the token in `{path}`: {why}")]
+    TokenFile {
+        /// The file.
+        path: String,
+        /// What is wrong with it.
+        why: String,
+    },
+    /// What a sign-in left does not count.
+    #[error("the sign-in `{name}` is over (`{file}`): {why}")]
+    SignedOut {
+        /// What it is called.
+        name: String,
+        /// Where it is kept.
+        file: String,
+        /// Why it does not count.
+        why: &'static str,
+    },
     /// The store has no such object, or none below a prefix.
     #[error("there is no {url}")]
     NotFound {
@@ -145,6 +189,14 @@ pub enum ObjectError {
         /// The object.
         url: String,
     },
+    /// The store does not copy by itself.
+    #[error("{store} copies no objects by itself, {url} neither")]
+    CopiesNothing {
+        /// Where the store is.
+        store: String,
+        /// The object that was to be.
+        url: String,
+    },
     /// The store is busy or unwell, and stayed so.
     #[error("{store} is too busy for {url} (status {status}{})", said(code))]
     Busy {
@@ -193,6 +245,11 @@ impl ObjectError {
             Self::Url { .. } => "bad-object-url",
             Self::Endpoint { .. } => "bad-endpoint",
             Self::Authorities { .. } => "bad-authorities",
+            Self::Proxy { .. } => "bad-proxy",
+            Self::ProxyRefused { .. } => "proxy-refused",
+            Self::KeyRefused { .. } => "key-refused",
+            Self::TokenFile { .. } => "token-file",
+            Self::SignedOut { .. } => "signed-out",
             Self::NotFound { .. } => "object-not-found",
             Self::NoBucket { .. } => "bucket-not-found",
             Self::Denied { .. } => "object-denied",
@@ -204,6 +261,7 @@ impl ObjectError {
             Self::TooLarge { .. } => "object-too-large",
             Self::Name { .. } | Self::NoKey { .. } => "object-name",
             Self::UploadGone { .. } => "upload-gone",
+            Self::CopiesNothing { .. } => "store-copies-nothing",
             Self::Busy { .. } => "store-busy",
             Self::Odd { .. } => "store-answer",
             Self::Io { .. } => "store-unreachable",

@@ -8,7 +8,7 @@ use std::time::Instant;
 use ureq::http;
 
 use super::store::{Ask, Doing, Store};
-use super::{ObjectError, ObjectUrl};
+use super::{ObjectError, ObjectUrl, Properties};
 
 /// The longest version of an object that is remembered.
 const MAX_VERSION: usize = 256;
@@ -21,6 +21,7 @@ pub(crate) struct Object {
     url: ObjectUrl,
     size: u64,
     version: String,
+    properties: Properties,
 }
 
 impl Object {
@@ -51,6 +52,7 @@ impl Object {
             url: url.clone(),
             size,
             version: version.to_owned(),
+            properties: Properties::of(answer.headers()),
         })
     }
 
@@ -78,6 +80,38 @@ impl Object {
     /// What tells this version from others: the store's entity tag.
     pub(crate) fn version(&self) -> &str {
         &self.version
+    }
+
+    /// What the store keeps beside its bytes.
+    pub(crate) const fn properties(&self) -> &Properties {
+        &self.properties
+    }
+
+    /// Bytes of its first part, of one that was written in parts; `None` where the store does not say.
+    ///
+    /// # Errors
+    /// When there is another version, or the store does not answer.
+    pub(super) fn first_part(&self, until: Instant) -> Result<Option<u64>, ObjectError> {
+        let mut ask = Ask::new(Doing::Reading, "HEAD", &self.url, until);
+        ask.query = &[("partNumber", "1")];
+        ask.headers.push(("if-match", self.version.clone()));
+        let (length, _) = self.store.again((until, None), |_| {
+            let mut answer = self.store.ask(&ask)?;
+            let length = answer.headers().get("content-length");
+            let length = length.and_then(|length| length.to_str().ok()?.parse().ok());
+            match answer.status().as_u16() {
+                200 | 206 => Ok(length),
+                // A store that does not know what is asked has no parts to tell of.
+                400 | 405 | 501 => Ok(None),
+                _ => Err(self.store.refused(&ask, &mut answer)),
+            }
+        })?;
+        Ok(length)
+    }
+
+    /// The bucket that it is in.
+    pub(super) fn bucket(&self) -> &str {
+        self.store.bucket()
     }
 
     /// Which one it is.

@@ -19,6 +19,8 @@ pub struct Credentials {
     pub secret_key: String,
     /// What goes with a key for a limited time.
     pub session_token: Option<String>,
+    /// Until when it counts, where that is said.
+    pub expires: Option<SystemTime>,
 }
 
 impl fmt::Debug for Credentials {
@@ -68,7 +70,7 @@ impl Signed<'_> {
         let names = names.join(";");
         let lines = headers
             .iter()
-            .map(|(name, value)| format!("{name}:{}\n", value.trim()));
+            .map(|(name, value)| format!("{name}:{}\n", plain(value)));
         let lines: String = lines.collect();
         let request = format!(
             "{}\n{}\n{}\n{lines}\n{names}\n{}",
@@ -91,6 +93,13 @@ impl Signed<'_> {
         ));
         headers
     }
+}
+
+/// A value as it is signed: without spaces around it, and with one where there are several.
+fn plain(value: &str) -> String {
+    let mut words = value.trim().split(' ').filter(|word| !word.is_empty());
+    let first = words.next().unwrap_or_default().to_owned();
+    words.fold(first, |all, word| all + " " + word)
 }
 
 fn keyed(key: &[u8], text: &[u8]) -> Vec<u8> {
@@ -149,6 +158,7 @@ mod tests {
             access_key: "AKIAIOSFODNN7EXAMPLE".into(),
             secret_key: "wJalrXUtnFEMI/K7MDENG/bPxRfiCYEXAMPLEKEY".into(),
             session_token: None,
+            expires: None,
         }
     }
 

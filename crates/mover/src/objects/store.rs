@@ -1,17 +1,17 @@
 //! Requests to one bucket of a store.
 
-use std::fs;
 use std::io::{self, Read};
-use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant, SystemTime};
 
-use ureq::tls::{Certificate, PemItem, RootCerts, TlsConfig, parse_pem};
 use ureq::{Agent, Body, SendBody, http};
 
-use super::answer::Answer;
+use super::answer::{Answer, parsed, text};
+use super::issuer::{is_due, is_over, of_http};
+use super::network::towards;
 use super::sign::{Signed, UNSIGNED, encoded, hashed, query};
-use super::{ObjectError, ObjectUrl, StoreSettings};
+use super::{Credentials, ObjectError, ObjectUrl, StoreSettings};
 
 /// The region of a store that has none, and of Amazon's when nobody says.
 const REGION: &str = "us-east-1";
@@ -22,16 +22,14 @@ const AGAIN: u64 = 5;
 const FIRST_WAIT: Duration = Duration::from_millis(100);
 /// How often a wait looks whether it is still wanted.
 const LOOK: Duration = Duration::from_millis(50);
-/// Connections that are kept for the next request.
-const KEPT: usize = 32;
-/// The longest file of authorities that is read, in bytes.
-const MAX_AUTHORITIES: u64 = 8 << 20;
 
 /// What is done to an object, as errors say it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Doing {
     Reading,
     Writing,
+    /// By the store itself, from another object.
+    Copying,
     Listing,
 }
 
@@ -40,6 +38,7 @@ impl Doing {
         match self {
             Self::Reading => "read",
             Self::Writing => "written",
+            Self::Copying => "copied",
             Self::Listing => "listed",
         }
     }
@@ -55,6 +54,8 @@ pub(super) struct Ask<'a> {
     pub to_bucket: bool,
     pub query: &'a [(&'a str, &'a str)],
     pub headers: Vec<(&'static str, String)>,
+    /// Headers that came from elsewhere.
+    pub more: &'a [(String, String)],
     pub body: &'a [u8],
     /// Ends the sending of the body early.
     pub stop: Option<&'a AtomicBool>,
@@ -75,6 +76,7 @@ impl<'a> Ask<'a> {
             to_bucket: false,
             query: &[],
             headers: Vec::new(),
+            more: &[],
             body: &[],
             stop: None,
             until,
@@ -86,7 +88,11 @@ impl<'a> Ask<'a> {
 pub(crate) struct Store {
     agent: Agent,
     settings: StoreSettings,
+    /// A key that was given for a limited time.
+    key: Mutex<Option<Credentials>>,
     bucket: String,
+    /// Where it is, for people.
+    shown: String,
     /// Scheme and host, without a `/` at the end.
     base: String,
     /// What stands in front of a key: `/`, or the bucket's name between two.
@@ -100,22 +106,15 @@ impl Store {
     /// When the endpoint is none, or the authorities cannot be read.
     pub(crate) fn at(settings: &StoreSettings, url: &ObjectUrl) -> Result<Self, ObjectError> {
         let (base, root) = place(settings, url.bucket())?;
-        let config = Agent::config_builder()
-            .http_status_as_error(false)
-            .max_redirects(0)
-            .max_redirects_will_error(false)
-            .max_idle_connections(KEPT)
-            .max_idle_connections_per_host(KEPT)
-            .proxy(None);
-        let config = match &settings.authorities {
-            None => config,
-            Some(path) => {
-                let trusted = RootCerts::new_with_certs(&authorities(path)?);
-                config.tls_config(TlsConfig::builder().root_certs(trusted).build())
-            }
-        };
+        let (agent, proxy) = towards(settings, &base)?;
+        let shown = proxy.map_or_else(
+            || base.clone(),
+            |proxy| format!("{base} by the proxy {proxy}"),
+        );
         Ok(Self {
-            agent: config.build().into(),
+            agent,
+            key: Mutex::default(),
+            shown,
             settings: settings.clone(),
             bucket: url.bucket().to_owned(),
             base,
@@ -142,9 +141,11 @@ impl Store {
             (true, root) => root.trim_end_matches('/').to_owned(),
         };
         let query = query(ask.query);
-        let mut headers = ask.headers.clone();
+        let mut headers: Vec<(&str, String)> = ask.headers.clone();
+        let more = ask.more.iter();
+        headers.extend(more.map(|(name, value)| (name.as_str(), value.clone())));
         headers.push(("host", host.to_owned()));
-        if let Some(credentials) = &self.settings.credentials {
+        if let Some(credentials) = &self.key(ask.until)? {
             let body = match self.is_encrypted() && !ask.body.is_empty() {
                 true => UNSIGNED.to_owned(),
                 false => hashed(ask.body),
@@ -180,13 +181,34 @@ impl Store {
             self.send(request.body(()).map_err(|_| unaskable(ask.url))?, left)
         };
         answer.map_err(|error| match error {
-            ureq::Error::Io(source) => self.broken(ask.url, source),
-            ureq::Error::Timeout(_) => self.broken(ask.url, io::ErrorKind::TimedOut.into()),
-            ureq::Error::HostNotFound => {
-                self.broken(ask.url, io::Error::other("there is no such host"))
-            }
-            other => self.broken(ask.url, io::Error::other(other)),
+            ureq::Error::ConnectProxyFailed(what) => ObjectError::ProxyRefused {
+                store: self.shown.clone(),
+                url: ask.url.to_string(),
+                what,
+            },
+            other => self.broken(ask.url, of_http(other)),
         })
+    }
+
+    /// As whom to ask; nobody when that is `None`.
+    fn key(&self, until: Instant) -> Result<Option<Credentials>, ObjectError> {
+        let issuer = match (&self.settings.credentials, &self.settings.issuer) {
+            (Some(key), _) => return Ok(Some(key.clone())),
+            (None, None) => return Ok(None),
+            (None, Some(issuer)) => issuer,
+        };
+        // Whoever comes meanwhile waits for the same key.
+        let mut held = self.key.lock().unwrap_or_else(PoisonError::into_inner);
+        let still = held.take().filter(|key| !is_over(key));
+        *held = match still {
+            Some(key) if !is_due(&key) => Some(key),
+            still => match (issuer.key(&self.settings, until), still) {
+                (Ok(key), _) => Some(key),
+                (Err(_), Some(key)) => Some(key),
+                (Err(error), None) => return Err(error),
+            },
+        };
+        Ok(held.clone())
     }
 
     fn send(
@@ -230,6 +252,26 @@ impl Store {
         }
     }
 
+    /// The text of an answer whose status says that all is well. A store that needs long begins its answer
+    /// before it knows what that will be.
+    ///
+    /// # Errors
+    /// What the text says, or that it is half of one.
+    pub(super) fn late(
+        &self,
+        ask: &Ask<'_>,
+        answer: &mut http::Response<Body>,
+    ) -> Result<String, ObjectError> {
+        let body = text(answer).map_err(|error| self.broken(ask.url, error))?;
+        let mut said = Answer::of(answer);
+        said.take(&body);
+        match (said.code.is_empty(), parsed(&body).is_some()) {
+            (true, true) => Ok(body),
+            (true, false) => Err(self.odd(ask.url, "half of an answer")),
+            (false, _) => Err(self.meant(ask, said)),
+        }
+    }
+
     /// What an answer means that is not the one that was hoped for.
     pub(super) fn refused(&self, ask: &Ask<'_>, answer: &mut http::Response<Body>) -> ObjectError {
         self.meant(ask, Answer::of(answer))
@@ -237,7 +279,7 @@ impl Store {
 
     /// What it means that a store said this.
     pub(super) fn meant(&self, ask: &Ask<'_>, said: Answer) -> ObjectError {
-        let (store, url) = (self.base.clone(), ask.url.to_string());
+        let (store, url) = (self.shown.clone(), ask.url.to_string());
         let ours = self.region();
         let elsewhere = said.region.as_deref().is_some_and(|is| is != ours);
         if elsewhere && matches!(said.status, 301 | 307 | 400 | 403) || said.status == 301 {
@@ -264,13 +306,16 @@ impl Store {
                 doing: ask.doing.word(),
                 status,
                 code,
-                who: match self.settings.credentials {
-                    Some(_) => "it was asked with a key",
-                    None => "it was asked without a key",
+                who: match (&self.settings.credentials, &self.settings.issuer) {
+                    (None, None) => "it was asked without a key",
+                    _ => "it was asked with a key",
                 },
             },
             (400, "BadDigest" | "XAmzContentSHA256Mismatch" | "InvalidDigest") => {
                 ObjectError::Differs { store, url }
+            }
+            (501, _) | (_, "NotImplemented") if ask.doing == Doing::Copying => {
+                ObjectError::CopiesNothing { store, url }
             }
             (412, _) if ask.doing == Doing::Writing => ObjectError::Exists { url },
             (412, _) => ObjectError::Changed { url },
@@ -306,7 +351,7 @@ impl Store {
         ask.to_bucket = true;
         match self.ask(&ask)?.status().as_u16() {
             404 => Err(ObjectError::NoBucket {
-                store: self.base.clone(),
+                store: self.shown.clone(),
                 bucket: self.bucket.clone(),
             }),
             _ => Ok(()),
@@ -315,7 +360,7 @@ impl Store {
 
     pub(super) fn broken(&self, url: &ObjectUrl, source: io::Error) -> ObjectError {
         ObjectError::Io {
-            store: self.base.clone(),
+            store: self.shown.clone(),
             url: url.to_string(),
             source,
         }
@@ -323,15 +368,20 @@ impl Store {
 
     pub(super) fn odd(&self, url: &ObjectUrl, what: impl Into<String>) -> ObjectError {
         ObjectError::Odd {
-            store: self.base.clone(),
+            store: self.shown.clone(),
             url: url.to_string(),
             what: what.into(),
         }
     }
 
+    /// The bucket's name.
+    pub(super) fn bucket(&self) -> &str {
+        &self.bucket
+    }
+
     pub(super) fn differs(&self, url: &ObjectUrl) -> ObjectError {
         ObjectError::Differs {
-            store: self.base.clone(),
+            store: self.shown.clone(),
             url: url.to_string(),
         }
     }
@@ -363,32 +413,6 @@ impl Read for Sending<'_> {
 fn spread() -> f64 {
     let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
     f64::from(now.unwrap_or_default().subsec_micros() % 1000) / 1000.0
-}
-
-/// The certificates in a file.
-fn authorities(path: &Path) -> Result<Vec<Certificate<'static>>, ObjectError> {
-    let failed = |why: String| ObjectError::Authorities {
-        path: path.display().to_string(),
-        why,
-    };
-    let mut text = Vec::new();
-    let file = fs::File::open(path).map_err(|error| failed(error.to_string()))?;
-    let read = file.take(MAX_AUTHORITIES + 1).read_to_end(&mut text);
-    if read.map_err(|error| failed(error.to_string()))? as u64 > MAX_AUTHORITIES {
-        return Err(failed(format!("it is longer than {MAX_AUTHORITIES} bytes")));
-    }
-    let mut all = Vec::new();
-    for item in parse_pem(&text) {
-        match item {
-            Ok(PemItem::Certificate(one)) => all.push(one),
-            Ok(_) => {}
-            Err(error) => return Err(failed(error.to_string())),
-        }
-    }
-    match all.is_empty() {
-        true => Err(failed("there is no certificate in it".into())),
-        false => Ok(all),
-    }
 }
 
 /// Scheme and host to ask, and what stands in front of a key there. A store of one's own has its buckets
@@ -446,19 +470,5 @@ mod tests {
             let error = place(&settings, "b").expect_err("no endpoint");
             assert_eq!(error.code(), "bad-endpoint", "{bad}");
         }
-    }
-
-    #[test]
-    fn a_file_without_certificates_is_no_file_of_authorities() {
-        let folder = tempfile::tempdir().expect("a folder");
-        let path = folder.path().join("ca.pem");
-        let why = |path: &Path| {
-            let error = authorities(path).expect_err("none");
-            assert_eq!(error.code(), "bad-authorities");
-            error.to_string()
-        };
-        assert!(why(&path).contains("No such file"));
-        fs::write(&path, "no certificate").expect("written");
-        assert!(why(&path).contains("there is no certificate in it"));
     }
 }

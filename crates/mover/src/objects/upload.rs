@@ -12,12 +12,15 @@ use ureq::{Body, http};
 
 use self::sums::Sums;
 use self::unfinished::Found;
-use super::answer::{Answer, child, parsed, text};
+use super::answer::{child, parsed};
 use super::store::{Ask, Doing, Store};
-use super::{ObjectError, ObjectUrl};
+use super::{ObjectError, ObjectUrl, Properties};
 
 mod sums;
 mod unfinished;
+mod within;
+
+pub(crate) use within::{Confirmed, Duplicate};
 
 /// The longest object that a store takes, in bytes.
 const MAX_OBJECT: u64 = 5 << 40;
@@ -68,6 +71,18 @@ pub(crate) struct Wanted {
     pub checked: bool,
     /// Whether something may be replaced.
     pub replace: bool,
+    /// What the store is to keep beside the bytes.
+    pub properties: Properties,
+    /// What the store is to copy by itself; `None` where this process sends the bytes.
+    pub source: Option<Duplicate>,
+}
+
+impl Wanted {
+    /// Whether parts of an earlier upload can be gone on with.
+    fn can_go_on(&self) -> bool {
+        let told = |source: &Duplicate| source.is_told_by_its_tag();
+        self.resume && self.source.as_ref().is_none_or(told)
+    }
 }
 
 /// What became of a part.
@@ -130,7 +145,7 @@ impl Upload {
         let mut upload = Self {
             store: Arc::clone(store),
             url: url.clone(),
-            unit: unit(wanted.size),
+            unit: (wanted.source.as_ref()).map_or_else(|| unit(wanted.size), Duplicate::unit),
             id: None,
             checked: wanted.checked,
             found: BTreeMap::new(),
@@ -145,13 +160,20 @@ impl Upload {
                 url: url.to_string(),
             });
         }
-        if upload.wanted.size <= upload.unit {
+        let whole = match &upload.wanted.source {
+            Some(source) => source.is_whole(),
+            None => upload.wanted.size <= upload.unit,
+        };
+        if whole {
             return Ok(upload);
         }
-        let earlier = match upload.wanted.resume {
+        let earlier = match upload.wanted.can_go_on() {
             true => unfinished::find(store, url, until)?,
             false => None,
         };
+        // What the store copies has no checksums of this process's.
+        let copies = upload.wanted.source.is_some();
+        let earlier = earlier.filter(|earlier| !(copies && earlier.checked));
         match earlier {
             Some(earlier) => {
                 upload.checked &= earlier.checked;
@@ -161,6 +183,11 @@ impl Upload {
             None => upload.id = Some(upload.create(until)?),
         }
         Ok(upload)
+    }
+
+    /// Whether the store copies it by itself.
+    pub(crate) const fn is_copied(&self) -> bool {
+        self.wanted.source.is_some()
     }
 
     /// How many bytes a part has, save the last.
@@ -207,6 +234,7 @@ impl Upload {
     fn create(&self, until: Instant) -> Result<String, ObjectError> {
         let mut ask = self.ask("POST", until);
         ask.query = &[("uploads", "")];
+        ask.more = self.wanted.properties.headers();
         if self.checked {
             ask.headers
                 .push(("x-amz-checksum-algorithm", "CRC32C".into()));
@@ -214,7 +242,7 @@ impl Upload {
         let (body, _) = self.store.again((until, None), |_| {
             let mut answer = self.store.ask(&ask)?;
             match answer.status() {
-                http::StatusCode::OK => self.text(&mut answer),
+                http::StatusCode::OK => self.store.late(&ask, &mut answer),
                 _ => Err(self.store.refused(&ask, &mut answer)),
             }
         })?;
@@ -224,10 +252,6 @@ impl Upload {
         });
         id.filter(|id| !id.is_empty() && id.len() <= MAX_TOKEN)
             .ok_or_else(|| self.store.odd(&self.url, "an upload without a name"))
-    }
-
-    fn text(&self, answer: &mut http::Response<Body>) -> Result<String, ObjectError> {
-        text(answer).map_err(|error| self.store.broken(&self.url, error))
     }
 
     /// Writes the part that begins at `range.start`, unless it is there already. `stop` ends it early.
@@ -262,6 +286,9 @@ impl Upload {
             ask.headers.push(("x-amz-checksum-crc32c", crc));
         }
         let whole = self.id.is_none();
+        if whole {
+            ask.more = self.wanted.properties.headers();
+        }
         if whole && !self.wanted.replace {
             ask.headers.push(("if-none-match", "*".into()));
         }
@@ -331,17 +358,10 @@ impl Upload {
             let mut answer = self.store.ask(&ask)?;
             let status = answer.status();
             let refused = match status {
-                http::StatusCode::OK => {
-                    // A store that needs long begins its answer before it knows what that will be.
-                    let body = self.text(&mut answer)?;
-                    let mut said = Answer::of(&mut answer);
-                    said.take(&body);
-                    match (said.code.is_empty(), parsed(&body).is_some()) {
-                        (true, true) => return Ok(()),
-                        (true, false) => self.store.odd(&self.url, "half of an answer"),
-                        (false, _) => self.store.meant(&ask, said),
-                    }
-                }
+                http::StatusCode::OK => match self.store.late(&ask, &mut answer) {
+                    Ok(_) => return Ok(()),
+                    Err(said) => said,
+                },
                 _ => self.store.refused(&ask, &mut answer),
             };
             let lost = matches!(
@@ -389,7 +409,11 @@ impl Upload {
 impl Drop for Upload {
     fn drop(&mut self) {
         let whole = self.whole.load(Ordering::Acquire);
-        if let Some(id) = self.id.take().filter(|_| !whole && !self.wanted.resume) {
+        if let Some(id) = self
+            .id
+            .take()
+            .filter(|_| !whole && !self.wanted.can_go_on())
+        {
             // A store that cannot be told keeps the parts, and --resume goes on with them.
             let _ = self.remove(&id);
         }

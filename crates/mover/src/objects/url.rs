@@ -61,6 +61,9 @@ impl ObjectUrl {
             why,
         };
         let path = std::str::from_utf8(path).map_err(|_| refused("keys are UTF-8"))?;
+        if path.split('/').any(is_resolved) {
+            return Err(refused(RESOLVED));
+        }
         let key = format!("{}{path}", folder.key);
         match key.len() > MAX_KEY {
             true => Err(refused(LONG)),
@@ -70,6 +73,13 @@ impl ObjectUrl {
             }),
         }
     }
+}
+
+const RESOLVED: &str = "a key with `.` or `..` between `/` cannot be asked for";
+
+/// Whether libraries and proxies resolve this part of a key.
+fn is_resolved(part: &str) -> bool {
+    matches!(part, "." | "..")
 }
 
 const LONG: &str = "a key has 1024 bytes at most";
@@ -101,10 +111,8 @@ impl FromStr for ObjectUrl {
             return Err(bad(LONG));
         }
         // Libraries and proxies resolve these, and would ask for another object than was signed.
-        if key.split('/').any(|part| matches!(part, "." | "..")) {
-            return Err(bad(
-                "a key with `.` or `..` between `/` cannot be asked for",
-            ));
+        if key.split('/').any(is_resolved) {
+            return Err(bad(RESOLVED));
         }
         Ok(Self {
             bucket: bucket.to_owned(),
@@ -142,6 +150,10 @@ mod tests {
         assert_eq!(below("s3://b/x/", b"a").expect("a key"), "s3://b/x/a");
         let error = below("s3://b", b"no\xfftext").expect_err("bytes");
         assert_eq!(error.code(), "object-name");
+        for resolved in [&b".."[..], b"a/../b", b"./a"] {
+            let error = below("s3://b/x", resolved).expect_err("resolved");
+            assert_eq!(error.code(), "object-name");
+        }
         let long = [b'k'; MAX_KEY];
         assert!(below("s3://b", &long).is_ok() && below("s3://b/x", &long).is_err());
     }

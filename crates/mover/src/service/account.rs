@@ -26,6 +26,8 @@ pub enum Doing {
     Crossing,
     /// Crosses the fabric a second time, from this process to the server that keeps the bytes.
     Onward,
+    /// From object to object in a store, which does it by itself.
+    Within,
     /// Writes storage, or copies into a GPU's memory what came by HTTP.
     Writing,
 }
@@ -36,7 +38,8 @@ pub enum Doing {
 pub enum End {
     /// The process that copies.
     Here,
-    /// The server; of two the one that sends, and from the second crossing on the one that receives.
+    /// The server; of two the one that sends, and from the second crossing on the one that receives. Or the
+    /// store that copies by itself.
     There,
 }
 
@@ -213,9 +216,13 @@ impl Legs {
         upload: &Upload,
         bytes: u64,
         cpu: CpuSeconds,
-        retries: u64,
+        (retries, apart): (u64, Option<&'static str>),
     ) {
         let mut leg = over_http_leg(doing, upload.url(), bytes, upload.is_encrypted());
+        if let (Some(apart), [share]) = (apart, leg.shares.as_mut_slice()) {
+            let because = share.because.take().unwrap_or_default();
+            share.because = Some(format!("{because}; {apart}"));
+        }
         leg.cpu = cpu;
         leg.retries = retries;
         leg.hops = upload_hops(upload);
@@ -239,6 +246,22 @@ impl Legs {
         leg.hops = staging_hops(doing, staging.gpu());
         leg.obstacles = vec![through_host(&Place::Gpu(staging.gpu()))];
         leg.obstacles.extend(staging.unpinned().iter().cloned());
+        self.add(leg);
+    }
+
+    /// A store copied a part by itself; asking it to took this process so much time.
+    pub(crate) fn within(&self, upload: &Upload, bytes: u64, cpu: CpuSeconds, retries: u64) {
+        let mut leg = Leg::new(Doing::Within, End::There);
+        leg.shares = vec![Share {
+            path: Path::Store,
+            class: Class::Staged,
+            bytes: Bytes(bytes),
+            because: Some(UNSEEN.into()),
+        }];
+        leg.obstacles = vec![unseen(upload.url())];
+        leg.cpu = cpu;
+        leg.retries = retries;
+        leg.hops = hops_within(upload.url());
         self.add(leg);
     }
 
@@ -333,6 +356,38 @@ pub(crate) fn over_http(url: &ObjectUrl) -> Obstacle {
         "the store speaks HTTP over TCP: the bytes pass the kernel's network stack and a CPU core",
     )
     .seen("URL", url.to_string())
+}
+
+const UNSEEN: &str =
+    "the store copied them by itself and none passed this process; how is not seen from here";
+
+/// Why what a store does by itself counts as no straighter.
+pub(crate) fn unseen(url: &ObjectUrl) -> Obstacle {
+    Obstacle::blocks(
+        Code::ObjectStore,
+        "the store copies by itself: nothing tells from outside whether its bytes go straight",
+    )
+    .seen("URL", url.to_string())
+}
+
+/// Within a store: taken to pass the memory of its servers, as nothing says that they do not.
+fn hops_within(url: &ObjectUrl) -> Vec<Hop> {
+    let store = || Stop::Store {
+        name: url.to_string(),
+    };
+    let memory = || Stop::Remote {
+        stop: Box::new(Stop::Host {
+            use_: HostUse::Bounce,
+            numa: None,
+        }),
+    };
+    let inside = || Carrier::Wire {
+        fabric: "within the store".into(),
+    };
+    vec![
+        Hop::bare(store(), memory(), inside()),
+        Hop::bare(memory(), store(), inside()),
+    ]
 }
 
 /// From a store into a buffer of this process: into the kernel's, out of it, decrypted where need be, and

@@ -34,6 +34,7 @@ mod plan;
 mod side;
 
 use batch::{Batch, Moved};
+use ends::Known;
 use folders::Folders;
 use plan::Planned;
 pub use side::Side;
@@ -71,8 +72,22 @@ pub struct Asked {
     pub replace: bool,
     /// Where objects are, and as whom they are read and written.
     pub store: StoreSettings,
+    /// The same of the destination, where that is another store than the source's or asked as another.
+    pub goal_store: Option<StoreSettings>,
     /// Told of unfinished files of this machine that are not to be resumed.
     pub watch: Option<Watch>,
+}
+
+impl Asked {
+    /// Where the destination is, if it is an object.
+    fn store_of_goal(&self) -> &StoreSettings {
+        self.goal_store.as_ref().unwrap_or(&self.store)
+    }
+
+    /// Whether both sides, if they are objects, are in one store.
+    fn one_store(&self) -> bool {
+        self.store.apart(self.store_of_goal()).is_none()
+    }
 }
 
 impl fmt::Debug for Asked {
@@ -199,10 +214,14 @@ pub(crate) struct Terms {
     pub source: Option<Client>,
     /// The connection to the server that keeps the destination.
     pub goal: Option<Client>,
-    /// The store that has one of the two sides.
-    pub store: Option<Arc<Store>>,
-    /// Whether the source is an object.
-    pub from_store: bool,
+    /// The store that has the source.
+    pub from_store: Option<Arc<Store>>,
+    /// The store that keeps the destination.
+    pub to_store: Option<Arc<Store>>,
+    /// Whether that is the same one, and copies by itself.
+    pub within: bool,
+    /// Why it does not, where both sides are objects.
+    pub apart: Option<&'static str>,
     /// The memory at the end that is at no store and no server.
     pub here: Place,
     pub replace: bool,
@@ -229,13 +248,17 @@ impl Terms {
         self.goal.as_ref().ok_or_else(not_connected)
     }
 
-    fn store(&self) -> Result<&Arc<Store>, ServiceError> {
-        self.store.as_ref().ok_or_else(not_connected)
+    fn from_store(&self) -> Result<&Arc<Store>, ServiceError> {
+        self.from_store.as_ref().ok_or_else(not_connected)
+    }
+
+    fn to_store(&self) -> Result<&Arc<Store>, ServiceError> {
+        self.to_store.as_ref().ok_or_else(not_connected)
     }
 
     /// The crossing that brings bytes to a store.
     const fn crossing_to_store(&self) -> Doing {
-        match self.source.is_some() {
+        match self.source.is_some() || self.from_store.is_some() {
             true => Doing::Onward,
             false => Doing::Crossing,
         }
@@ -243,7 +266,10 @@ impl Terms {
 
     /// The crossing that brings the bytes to their destination.
     const fn last_crossing(&self) -> Doing {
-        match (self.source.is_some() || self.from_store, &self.goal) {
+        match (
+            self.source.is_some() || self.from_store.is_some(),
+            &self.goal,
+        ) {
             (true, Some(_)) => Doing::Onward,
             _ => Doing::Crossing,
         }
@@ -329,17 +355,26 @@ fn run(asked: &Asked, watched: &Watched) -> Result<Copied, ServiceError> {
         dialing.fabric.gpus.push(Arc::clone(gpu));
     }
     let (source, goal) = connect(asked, &dialing)?;
-    let store = match (&asked.from, &asked.to) {
-        (Side::Object(url), _) | (_, Side::Object(url)) => {
-            Some(Arc::new(Store::at(&asked.store, url)?))
-        }
-        _ => None,
+    let store = |side: &Side, settings: &StoreSettings| match side {
+        Side::Object(url) => Store::at(settings, url).map(|store| Some(Arc::new(store))),
+        _ => Ok(None),
+    };
+    let goal_settings = asked.store_of_goal();
+    let from_store = store(&asked.from, &asked.store)?;
+    let to_store = store(&asked.to, goal_settings)?;
+    let both = from_store.is_some() && to_store.is_some();
+    let apart = match asked.policy {
+        _ if !both => None,
+        Policy::Socket => Some("the policy socket brings the bytes through this process"),
+        _ => asked.store.apart(goal_settings),
     };
     let terms = Terms {
         source,
         goal,
-        store,
-        from_store: matches!(asked.from, Side::Object(_)),
+        from_store,
+        to_store,
+        within: both && apart.is_none(),
+        apart,
         here: match (&asked.from, &asked.to) {
             (Side::Loaded(region), _) => region.place(),
             (_, Side::Gpu(gpu)) => gpu.place(),
@@ -354,7 +389,11 @@ fn run(asked: &Asked, watched: &Watched) -> Result<Copied, ServiceError> {
         timeout: asked.timeout.unwrap_or_default(),
         watch: asked.watch.clone(),
     };
-    let copied = all(asked, watched, started, &terms);
+    let copied = all(asked, watched, started, &terms).or_else(|error| match error {
+        // A request to a store that ended because all of the copy did.
+        ServiceError::Object(_) => terms.in_time().and(Err(error)),
+        other => Err(other),
+    });
     if copied.is_err() {
         // A server that does not answer any more is not waited for to let go of the buffers.
         for client in [&terms.source, &terms.goal].into_iter().flatten() {
@@ -389,13 +428,13 @@ fn all(
     let local;
     let clients = [&terms.source, &terms.goal];
     let windows = clients.iter().filter_map(|client| client.as_ref());
-    let most = if terms.store.is_some() {
+    let most = if terms.from_store.is_some() || terms.to_store.is_some() {
         STORE_WINDOW
     } else {
         WINDOW
     };
     let mut window = windows.map(Client::window).min().unwrap_or(most);
-    if matches!(asked.to, Side::Object(_)) {
+    if matches!(asked.to, Side::Object(_)) && !terms.within {
         window = at_a_time(largest, window);
     }
     let ring = match terms.source.as_ref().or(terms.goal.as_ref()) {
@@ -502,6 +541,7 @@ fn shares(legs: &[Leg]) -> Vec<Share> {
     let crossings = [by(Doing::Crossing), by(Doing::Onward)];
     let crossing = crossings.into_iter().flatten().max_by_key(worst);
     let leg = crossing
+        .or_else(|| by(Doing::Within))
         .or_else(|| by(Doing::Writing))
         .or_else(|| by(Doing::Reading));
     let mut shares = leg.map_or_else(Vec::new, |leg| leg.shares.clone());
@@ -533,18 +573,33 @@ fn bounced(legs: &[Leg]) -> Bytes {
     within.map_or(between, |within| within.max(between))
 }
 
+fn hex(sum: u64) -> String {
+    format!("{sum:016x}")
+}
+
 /// Where a server is at one end, or a store that says what arrived, both ends made checksums and compared
 /// them. Within this process there is but one, of the bytes as they were read.
-fn verification(asked: &Asked, digests: &[Option<u64>], agreed: bool) -> Verification {
-    let all: Option<Vec<u64>> = digests.iter().copied().collect();
+fn verification(asked: &Asked, known: &[Option<Known>], agreed: bool) -> Verification {
+    let all: Option<Vec<&Known>> = known.iter().map(Option::as_ref).collect();
     let Some(all) = all.filter(|all| asked.verify && !all.is_empty()) else {
         return Verification::NotAsked;
     };
-    let checksum = match all.as_slice() {
-        [one] => *one,
-        many => digest::whole(many.iter().copied()),
+    let (algorithm, checksum) = match all.as_slice() {
+        [Known::Digest(one)] => (digest::ALGORITHM.to_owned(), hex(*one)),
+        [Known::AtStore(one)] => (one.algorithm.to_owned(), one.checksum.clone()),
+        many => {
+            let at_store = |known: &&&Known| matches!(known, Known::AtStore(_));
+            let algorithm = match many.iter().any(|known| at_store(&known)) {
+                true => format!("{} of etags and checksums", digest::ALGORITHM),
+                false => digest::ALGORITHM.to_owned(),
+            };
+            let sums = many.iter().map(|known| match known {
+                Known::Digest(sum) => *sum,
+                Known::AtStore(one) => digest::piece(one.checksum.as_bytes()),
+            });
+            (algorithm, hex(digest::whole(sums)))
+        }
     };
-    let (algorithm, checksum) = (digest::ALGORITHM.into(), format!("{checksum:016x}"));
     match agreed {
         true => Verification::Agreed {
             algorithm,

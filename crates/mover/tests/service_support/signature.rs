@@ -58,7 +58,11 @@ pub fn check(request: &Request, address: &str) -> Result<(), String> {
     query.sort_unstable();
     let lines: String = names
         .split(';')
-        .map(|name| format!("{name}:{}\n", header(name)))
+        .map(|name| {
+            let value = header(name);
+            let words: Vec<&str> = value.split_whitespace().collect();
+            format!("{name}:{}\n", words.join(" "))
+        })
         .collect();
     let canonical = format!(
         "{}\n{}\n{}\n{lines}\n{names}\n{}",

@@ -128,6 +128,7 @@ pub fn asked(from: Side, to: Side, shm: bool, auth: Auth) -> Asked {
             patience: SOON,
         },
         store: crowfly_mover::objects::StoreSettings::default(),
+        goal_store: None,
         watch: None,
     }
 }

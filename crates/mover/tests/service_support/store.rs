@@ -12,9 +12,10 @@ use base64::engine::general_purpose::STANDARD;
 use crowfly_mover::objects::{Credentials, StoreSettings};
 use md5::{Digest, Md5};
 
+mod duplicates;
 mod listings;
 mod signature;
-mod wire;
+pub mod wire;
 
 use signature::{REGION, SECRET, hex};
 use wire::{Answer, Request};
@@ -40,8 +41,11 @@ pub enum Mood {
     Mute(usize),
     /// One byte of what arrives is another.
     Flips,
-    /// Takes so many parts, and is busy from then on.
-    Full(usize),
+    /// Takes no parts, and says that it is busy.
+    Full,
+    /// Serves so many parts and ranges, and has all others wait until it is in another mood; then they are told
+    /// that it is busy. What needs more cannot end before a test has done what it wants to do meanwhile.
+    Holds(usize),
     /// Writes are refused.
     ReadOnly,
     /// Says so many times that all is well, and then that it is not, when parts are put together.
@@ -52,6 +56,10 @@ pub enum Mood {
     Yesterday,
     /// Listings never end.
     Endless,
+    /// It copies nothing by itself.
+    Lazy,
+    /// It copies so many parts, and is busy from then on.
+    Worn(usize),
 }
 
 #[derive(Clone)]
@@ -59,12 +67,17 @@ struct Stored {
     bytes: Vec<u8>,
     tag: String,
     crc: Option<String>,
+    /// Bytes of its first part, where it was written in parts.
+    first: Option<usize>,
+    /// What is kept beside the bytes.
+    besides: Vec<(&'static str, String)>,
 }
 
 struct Begun {
     name: String,
     checked: bool,
     parts: BTreeMap<u64, Stored>,
+    besides: Vec<(&'static str, String)>,
 }
 
 struct State {
@@ -146,6 +159,8 @@ impl Store {
             bytes: bytes.to_vec(),
             tag: format!("\"{version}\""),
             crc: None,
+            first: None,
+            besides: Vec::new(),
         };
         self.state().objects.insert(name.to_owned(), object);
     }
@@ -215,8 +230,9 @@ impl Store {
                 access_key: "someone".into(),
                 secret_key: SECRET.into(),
                 session_token: Some("a token".into()),
+                expires: None,
             }),
-            authorities: None,
+            ..StoreSettings::default()
         }
     }
 }
@@ -243,6 +259,24 @@ fn serve(stream: TcpStream, shared: &Shared) {
     }
 }
 
+/// Whether a request is about a part of an object, one way or the other.
+fn of_a_part(request: &Request) -> bool {
+    request.method == "PUT" || request.headers.contains_key("range")
+}
+
+/// Waits as long as the store holds such requests; what is answered to one that had to.
+fn held(request: &Request, shared: &Shared) -> Option<Answer> {
+    let holds =
+        || of_a_part(request) && shared.state.lock().expect("no panics").mood == Mood::Holds(0);
+    if !holds() {
+        return None;
+    }
+    while holds() {
+        std::thread::sleep(std::time::Duration::from_millis(1));
+    }
+    Some(Answer::error("503 Slow Down", "SlowDown", ""))
+}
+
 /// Whether an object is there once this is done.
 fn ends(request: &Request) -> bool {
     let parted = request.parameter("uploadId").is_some();
@@ -260,6 +294,9 @@ fn less(left: usize, mood: fn(usize) -> Mood) -> Mood {
 fn answer(request: &Request, out: &mut TcpStream, shared: &Shared) -> Option<()> {
     let method = request.method.as_str();
     let checked = signature::check(request, &shared.address);
+    if let Some(refusal) = held(request, shared) {
+        return refusal.speak(out, method == "HEAD");
+    }
     let (answer, mood) = {
         let mut state = shared.state.lock().expect("no panics");
         state.complaint = checked.clone().err();
@@ -334,10 +371,13 @@ impl State {
                 self.mood = less(left, Mood::Busy);
                 return Answer::error("503 Slow Down", "SlowDown", "");
             }
-            Mood::Full(0) if method == "PUT" => {
+            Mood::Full if method == "PUT" => {
                 return Answer::error("503 Slow Down", "SlowDown", "");
             }
-            Mood::Full(left) if method == "PUT" => self.mood = Mood::Full(left - 1),
+            Mood::Holds(left) if of_a_part(request) => match left.checked_sub(1) {
+                Some(left) => self.mood = Mood::Holds(left),
+                None => return Answer::error("503 Slow Down", "SlowDown", ""),
+            },
             Mood::ReadOnly if writes => return Answer::error("403 Forbidden", "AccessDenied", ""),
             _ => {}
         }
@@ -359,6 +399,9 @@ impl State {
             ("GET", true, _, false) => self.list(request, bucket),
             ("GET", true, _, true) => self.uploads(request, bucket),
             ("GET", false, true, _) => self.parts(request),
+            ("PUT", false, ..) if request.headers.contains_key("x-amz-copy-source") => {
+                self.duplicate(request, name)
+            }
             ("PUT", false, false, _) => self.write(request, name),
             ("POST", false, false, true) => self.begin(request, name),
             ("PUT", false, true, _) => self.part(request),
@@ -378,7 +421,9 @@ impl State {
         let tagged = |status| Answer::empty(status).with("ETag", object.tag.clone());
         if request.method == "HEAD" {
             let mut answer = tagged("200 OK");
-            answer.length = Some(object.bytes.len());
+            answer.headers.extend(object.besides.iter().cloned());
+            let part = request.parameter("partNumber").and(object.first);
+            answer.length = Some(part.unwrap_or(object.bytes.len()));
             let asked = request.headers.contains_key("x-amz-checksum-mode");
             return match object.crc.as_ref().filter(|_| asked) {
                 Some(crc) => answer.with("x-amz-checksum-crc32c", crc.clone()),
@@ -426,6 +471,8 @@ impl State {
         Ok(Stored {
             tag: format!("\"{}\"", hex(Md5::digest(&bytes).as_slice())),
             crc: said.cloned(),
+            first: None,
+            besides: duplicates::besides(request),
             bytes,
         })
     }
@@ -470,6 +517,7 @@ impl State {
             name,
             checked,
             parts: BTreeMap::new(),
+            besides: duplicates::besides(request),
         };
         self.uploads.insert(id, begun);
         let text = format!(
@@ -538,6 +586,8 @@ impl State {
         let count = listed.len();
         let crc = STANDARD.encode(crc32c::crc32c(&crcs).to_be_bytes());
         let object = Stored {
+            first: begun.parts.values().next().map(|part| part.bytes.len()),
+            besides: begun.besides.clone(),
             bytes,
             tag: format!("\"{}-{count}\"", hex(Md5::digest(&tags).as_slice())),
             crc: begun.checked.then(|| format!("{crc}-{count}")),

@@ -4,14 +4,12 @@ use std::collections::BTreeMap;
 
 use crowfly_mover::objects::Credentials;
 
-/// Settings that get a key in a way of their own.
-const BEYOND: [&str; 6] = [
-    "sso_session",
-    "sso_start_url",
+/// Settings that get a key in a way of their own that is not gone here.
+const BEYOND: [&str; 4] = [
     "role_arn",
     "credential_process",
-    "web_identity_token_file",
     "login_session",
+    "sso_session",
 ];
 
 type Section = BTreeMap<String, String>;
@@ -23,10 +21,36 @@ pub struct Files {
     config: BTreeMap<String, Section>,
 }
 
+/// A role that is taken on with a token in a file.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Identity {
+    /// Its name.
+    pub role: String,
+    /// The file.
+    pub token_file: String,
+    /// What the session is called, if the profile says so.
+    pub session: Option<String>,
+}
+
+/// A sign-in to an organisation.
+#[derive(Debug, PartialEq, Eq)]
+pub struct SignedIn {
+    /// What it is called.
+    pub name: String,
+    /// Where the organisation is.
+    pub region: String,
+    /// As what a key is wanted.
+    pub account: String,
+    /// The role.
+    pub role: String,
+}
+
 /// What both say of one profile.
 #[derive(Debug, Default)]
 pub struct Profile {
     settings: Section,
+    /// What is said of the sign-in that it names.
+    sign_in: Section,
     /// What is set for one service.
     services: Section,
 }
@@ -55,8 +79,13 @@ impl Files {
             .get("services")
             .map(|name| format!("services {name}"));
         let services = services.and_then(|name| self.config.get(&name));
+        let sign_in = settings
+            .get("sso_session")
+            .map(|name| format!("sso-session {name}"));
+        let sign_in = sign_in.and_then(|name| self.config.get(&name));
         Some(Profile {
             settings,
+            sign_in: sign_in.cloned().unwrap_or_default(),
             services: services.cloned().unwrap_or_default(),
         })
     }
@@ -81,6 +110,34 @@ impl Profile {
             access_key: self.get("aws_access_key_id")?,
             secret_key: self.get("aws_secret_access_key")?,
             session_token: self.get("aws_session_token"),
+            expires: None,
+        })
+    }
+
+    /// The role that it is, by a token in a file.
+    pub fn identity(&self) -> Option<Identity> {
+        Some(Identity {
+            role: self.get("role_arn")?,
+            token_file: self.get("web_identity_token_file")?,
+            session: self.get("role_session_name"),
+        })
+    }
+
+    /// The sign-in whose key it has.
+    pub fn signed_in(&self) -> Option<SignedIn> {
+        let of = |name: &str| {
+            let own = self.sign_in.get(name).cloned();
+            own.or_else(|| self.get(name))
+        };
+        // The older form has no session, and is kept under the URL where it began.
+        let name = self
+            .get("sso_session")
+            .or_else(|| self.get("sso_start_url"));
+        Some(SignedIn {
+            name: name?,
+            region: of("sso_region")?,
+            account: self.get("sso_account_id")?,
+            role: self.get("sso_role_name")?,
         })
     }
 

@@ -55,6 +55,11 @@ pub(super) struct Expected {
 }
 
 impl Expected {
+    /// The tag that it has, as far as that is known.
+    pub(super) fn tag(&self) -> Option<&str> {
+        self.tag.as_deref()
+    }
+
     /// Whether an object with these is the one; one that says neither is not known to be.
     pub(super) fn is(&self, crc: Option<&str>, tag: Option<&str>) -> bool {
         match (self.crc.as_deref().zip(crc), self.tag.as_deref().zip(tag)) {

@@ -24,6 +24,11 @@ pub(super) struct Found {
 }
 
 impl Found {
+    /// Its length in bytes.
+    pub(super) const fn size(&self) -> u64 {
+        self.size
+    }
+
     /// Whether it is these bytes, as far as a checksum can tell. Without one that is known it is not.
     pub(super) fn holds(&self, bytes: &[u8], sums: &Sums) -> bool {
         if self.size != bytes.len() as u64 {

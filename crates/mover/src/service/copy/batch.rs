@@ -6,7 +6,7 @@ use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use super::ends::{self, Goal, Origin};
+use super::ends::{self, Goal, Known, Origin};
 use super::plan::FilePlan;
 use super::{Terms, Watched};
 use crate::digest::{self, GRID};
@@ -47,7 +47,7 @@ pub(super) struct Batch<'t> {
     feed: Mutex<Feed>,
     legs: Legs,
     failure: Mutex<Option<ServiceError>>,
-    digests: Mutex<Vec<Option<u64>>>,
+    digests: Mutex<Vec<Option<Known>>>,
     whole: AtomicU64,
     /// Of those, files that an earlier copy had finished.
     unchanged: AtomicU64,
@@ -65,7 +65,7 @@ pub(super) struct Moved {
     /// Those of them whose bytes the destination confirmed.
     pub confirmed: u64,
     /// Their checksums.
-    pub digests: Vec<Option<u64>>,
+    pub digests: Vec<Option<Known>>,
     /// The legs of their ways.
     pub legs: Legs,
 }
@@ -227,15 +227,17 @@ impl<'t> Batch<'t> {
         let there = |have: &Range<u64>| have.start <= range.start && range.end <= have.end;
         if job.have.iter().any(there) {
             self.watched.resumed.fetch_add(len, Ordering::Relaxed);
+        } else if let Goal::Object(upload) = &job.goal
+            && upload.is_copied()
+        {
+            let stop = &self.watched.stop;
+            let moved = ends::duplicate(upload, range, stop, self.terms, &self.legs)?;
+            self.count(moved, len);
         } else if let Goal::Object(upload) = &job.goal {
             let bytes = self.gather(job, range, slot)?;
             let stop = &self.watched.stop;
             let moved = ends::deliver(upload, range, &bytes, stop, self.terms, &self.legs)?;
-            let count = match moved {
-                true => &self.watched.moved,
-                false => &self.watched.resumed,
-            };
-            count.fetch_add(len, Ordering::Relaxed);
+            self.count(moved, len);
         } else {
             let slot = job.origin.slot(range, slot);
             let sums = self.fetch(job, range, &slot)?;
@@ -246,6 +248,15 @@ impl<'t> Batch<'t> {
             1 => self.finish(job),
             _ => Ok(()),
         }
+    }
+
+    /// Counts bytes that were moved now, or were there already.
+    fn count(&self, moved: bool, len: u64) {
+        let count = match moved {
+            true => &self.watched.moved,
+            false => &self.watched.resumed,
+        };
+        count.fetch_add(len, Ordering::Relaxed);
     }
 
     /// Brings a part into a buffer; the checksums of its pieces, if any are made.
@@ -292,14 +303,18 @@ impl<'t> Batch<'t> {
     /// The source is looked at once more before the file appears.
     fn finish(&self, job: &Job) -> Result<(), ServiceError> {
         job.origin.end(self.terms, &self.legs)?;
-        let told = job.goal.finish(self.terms, &self.legs)?;
+        let stop = &self.watched.stop;
+        let told = job.goal.finish(stop, self.terms, &self.legs)?;
         let pieces = locked(&job.pieces);
         let all = self.terms.sums() && pieces.len() as u64 == job.size.div_ceil(GRID);
         let known = all.then(|| digest::whole(pieces.values().copied()));
         if let Some(slot) = locked(&self.digests).get_mut(job.index) {
-            *slot = known.or(told);
+            *slot = known.map(Known::Digest).or_else(|| told.clone());
         }
-        let confirmed = job.goal.is_confirmed();
+        let confirmed = match &told {
+            Some(Known::AtStore(confirmed)) => confirmed.agreed,
+            _ => job.goal.is_confirmed(),
+        };
         self.confirmed
             .fetch_add(u64::from(confirmed), Ordering::Relaxed);
         self.whole.fetch_add(1, Ordering::Relaxed);

@@ -4,9 +4,11 @@ use std::fs;
 use std::ops::Range;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use crowfly_machine::usage;
+use crowfly_route::obstacle::Obstacle;
 use crowfly_route::place::Place;
 use crowfly_route::policy::Policy;
 
@@ -16,9 +18,11 @@ use crate::engine::since;
 use crate::fabric::RegionDescriptor;
 use crate::fabric::provider::Registration;
 use crate::memory::Region;
-use crate::objects::{self, Fate, Object, ObjectUrl, Upload};
+use crate::objects::{
+    self, Confirmed, Duplicate, Fate, Object, ObjectError, ObjectUrl, Properties, Upload,
+};
 use crate::pass;
-use crate::service::account::{Doing, Legs, over_http};
+use crate::service::account::{Doing, Legs, over_http, unseen};
 use crate::service::attributes::{Attributes, Wanted};
 use crate::service::client::Opened;
 use crate::service::error::ServiceError;
@@ -46,7 +50,7 @@ pub(super) enum Origin {
         descriptor: Box<RegionDescriptor>,
         name: Name,
     },
-    Object(Box<Object>),
+    Object(Arc<Object>),
     /// It lies where the peer reads it.
     Loaded(Region),
 }
@@ -57,12 +61,16 @@ impl Origin {
             From::File(path) => return Ok(Self::File(Box::new(Source::open(path)?))),
             From::Loaded(region) => return Ok(Self::Loaded(region.clone())),
             From::Object(url) => {
-                let object = Object::find(terms.store()?, url, terms.request_until())?;
+                let object = Object::find(terms.from_store()?, url, terms.request_until())?;
                 if terms.policy == Policy::Require {
                     let from = Place::Object(url.to_string());
-                    return Err(refused(url, from, terms.here.clone()));
+                    let obstacle = match terms.within {
+                        true => unseen(url),
+                        false => over_http(url),
+                    };
+                    return Err(refused(obstacle, from, terms.here.clone()));
                 }
-                return Ok(Self::Object(Box::new(object)));
+                return Ok(Self::Object(Arc::new(object)));
             }
             From::Served(name, path) => (name, path),
         };
@@ -246,8 +254,8 @@ impl Origin {
 }
 
 /// That policy rules a store out.
-fn refused(url: &ObjectUrl, from: Place, to: Place) -> ServiceError {
-    let mut obstacles = vec![over_http(url)];
+fn refused(obstacle: Obstacle, from: Place, to: Place) -> ServiceError {
+    let mut obstacles = vec![obstacle];
     let gpu = [&from, &to]
         .into_iter()
         .find(|place| matches!(place, Place::Gpu(_)));
@@ -300,6 +308,15 @@ impl Drop for Watching {
     }
 }
 
+/// What is known of the bytes of a file at its destination.
+#[derive(Clone, Debug)]
+pub(super) enum Known {
+    /// Their checksum, as this project makes it.
+    Digest(u64),
+    /// What the store that copied them says of them.
+    AtStore(Confirmed),
+}
+
 /// Where parts go.
 pub(super) enum Goal {
     Dropped,
@@ -341,7 +358,7 @@ impl Goal {
         match to {
             To::Dropped => Ok(Self::Dropped),
             // What is there already is told by its bytes.
-            To::Object(url) => upload(url, length, terms),
+            To::Object(url) => upload(url, origin, terms),
             To::File(path) => local(path, length, (tag()?, wanted, remember), terms),
             To::Served(name, path) => {
                 let request = Request::Create {
@@ -450,21 +467,30 @@ impl Goal {
     }
 
     /// Makes it appear, whole; its checksum where that is known here or there.
-    pub(super) fn finish(&self, terms: &Terms, legs: &Legs) -> Result<Option<u64>, ServiceError> {
+    pub(super) fn finish(
+        &self,
+        stop: &AtomicBool,
+        terms: &Terms,
+        legs: &Legs,
+    ) -> Result<Option<Known>, ServiceError> {
         match self {
             Self::Dropped | Self::Memory { .. } => Ok(None),
             Self::Object(upload) => {
+                if upload.is_copied() {
+                    let confirmed = upload.finish_copy(terms.sums(), stop, terms.request_until());
+                    return Ok(confirmed?.map(Known::AtStore));
+                }
                 upload.finish(terms.request_until())?;
                 Ok(None)
             }
             Self::File { partial, .. } => {
                 partial.publish()?;
-                Ok(partial.digest())
+                Ok(partial.digest().map(Known::Digest))
             }
             Self::Remote { file, .. } => {
                 let (digest, told) = terms.goal()?.end(*file, true, terms.until)?;
                 legs.told(&told, terms.last_crossing());
-                Ok(digest)
+                Ok(digest.map(Known::Digest))
             }
         }
     }
@@ -504,18 +530,30 @@ fn enter(
 }
 
 /// Begins an object.
-fn upload(url: &ObjectUrl, size: u64, terms: &Terms) -> Result<Goal, ServiceError> {
+fn upload(url: &ObjectUrl, origin: &Origin, terms: &Terms) -> Result<Goal, ServiceError> {
     if terms.policy == Policy::Require {
         let to = Place::Object(url.to_string());
-        return Err(refused(url, terms.here.clone(), to));
+        return Err(refused(over_http(url), terms.here.clone(), to));
     }
+    let (size, until) = (origin.size(), terms.request_until());
+    let source = match origin {
+        Origin::Object(object) if terms.within && size > 0 => {
+            Some(Duplicate::of(object, terms.replace, until)?)
+        }
+        _ => None,
+    };
     let wanted = objects::Wanted {
         size,
         resume: terms.resume,
-        checked: terms.sums(),
+        checked: terms.sums() && source.is_none(),
         replace: terms.replace,
+        properties: match origin {
+            Origin::Object(object) => object.properties().clone(),
+            _ => Properties::default(),
+        },
+        source,
     };
-    let upload = Upload::begin(terms.store()?, url, wanted, terms.request_until())?;
+    let upload = Upload::begin(terms.to_store()?, url, wanted, until)?;
     if size == 0 {
         // What has no parts is none that anybody would deliver.
         upload.put(&(0..0), &[], &AtomicBool::new(false), terms.request_until())?;
@@ -534,11 +572,7 @@ pub(super) fn deliver(
 ) -> Result<bool, ServiceError> {
     let cpu = usage::this_thread();
     let put = upload.put(range, bytes, stop, terms.far_until(bytes.len() as u64));
-    // A request that ends with all of the copy, or at its time, says so.
-    let fate = put.or_else(|error| match stop.load(Ordering::Acquire) {
-        true => Err(crate::error::TransferError::Cancelled.into()),
-        false => terms.in_time().and(Err(error.into())),
-    })?;
+    let fate = in_time(put, stop, terms)?;
     let (moved, retries) = match fate {
         Fate::Sent(retries) => (bytes.len() as u64, retries),
         Fate::There => (0, 0),
@@ -548,9 +582,41 @@ pub(super) fn deliver(
         upload,
         moved,
         since(cpu),
-        retries,
+        (retries, terms.apart),
     );
     Ok(matches!(fate, Fate::Sent(_)))
+}
+
+/// Has a store copy a part by itself; whether it was not there before.
+pub(super) fn duplicate(
+    upload: &Upload,
+    range: &Range<u64>,
+    stop: &AtomicBool,
+    terms: &Terms,
+    legs: &Legs,
+) -> Result<bool, ServiceError> {
+    terms.in_time()?;
+    let cpu = usage::this_thread();
+    let bytes = range.end - range.start;
+    let copied = upload.copy(range.start, stop, terms.far_until(bytes));
+    let (moved, retries) = match in_time(copied, stop, terms)? {
+        Fate::Sent(retries) => (bytes, retries),
+        Fate::There => (0, 0),
+    };
+    legs.within(upload, moved, since(cpu), retries);
+    Ok(moved > 0)
+}
+
+/// What a store answered, unless its request ended with all of the copy, or at its time.
+fn in_time<T>(
+    answered: Result<T, ObjectError>,
+    stop: &AtomicBool,
+    terms: &Terms,
+) -> Result<T, ServiceError> {
+    answered.or_else(|error| match stop.load(Ordering::Acquire) {
+        true => Err(crate::error::TransferError::Cancelled.into()),
+        false => terms.in_time().and(Err(error.into())),
+    })
 }
 
 /// Begins a file of this machine.

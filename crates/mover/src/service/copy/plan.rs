@@ -97,6 +97,14 @@ struct Tree {
 }
 
 pub(super) fn files(asked: &Asked, terms: &Terms) -> Result<Planned, ServiceError> {
+    if let (true, Side::Object(from), Side::Object(to)) = (asked.recursive, &asked.from, &asked.to)
+    {
+        return Ok(Planned {
+            files: object::across((from, to), terms)?,
+            folders: Vec::new(),
+            skipped: 0,
+        });
+    }
     let (source, name) = match &asked.from {
         Side::File(path) => (local(path, asked)?, last_of(path)),
         Side::Served(location) => {

@@ -69,8 +69,8 @@ pub(super) fn sensible(asked: &Asked) -> Result<(), ServiceError> {
         (Side::Gpu(_), _) => {
             refuse("memory that nothing was loaded into holds nothing to be copied")
         }
-        (Side::Object(_), Side::Object(_)) => {
-            refuse("from store to store nothing is copied by this build")
+        (Side::Object(from), Side::Object(to)) if asked.one_store() && is_below(from, to) => {
+            refuse("the destination is the source, or lies in it")
         }
         (Side::Object(_), _) | (_, Side::Object(_)) if asked.preserve => {
             refuse("-p preserves permissions and times, which objects have none of")
@@ -112,6 +112,13 @@ pub(super) fn sensible(asked: &Asked) -> Result<(), ServiceError> {
         }
         _ => Ok(()),
     }
+}
+
+/// Whether one object is the other, or below the prefix that the other is.
+fn is_below(outer: &ObjectUrl, inner: &ObjectUrl) -> bool {
+    let same = outer == inner;
+    let below = outer.is_folder() && inner.key().starts_with(outer.key());
+    same || below && outer.bucket() == inner.bucket()
 }
 
 /// Whether one location is the other or lies below it, as far as their names tell.

@@ -2,7 +2,7 @@
 
 use std::collections::HashSet;
 
-use super::{Source, Tree, refused, too_many};
+use super::{FilePlan, From, Source, To, Tree, refused, too_many};
 use crate::objects::{Listed, Object, ObjectError, ObjectUrl, list};
 use crate::service::copy::{Asked, Terms};
 use crate::service::error::ServiceError;
@@ -12,15 +12,39 @@ use crate::service::name::RelativePath;
 pub(super) fn look(url: &ObjectUrl, asked: &Asked, terms: &Terms) -> Result<Source, ServiceError> {
     if asked.recursive {
         let until = || terms.request_until();
-        let listed = list(terms.store()?, url, MAX_LISTED, &until)?;
+        let listed = list(terms.from_store()?, url, MAX_LISTED, &until)?;
         return Ok(Source::Many(tree(url, listed.ok_or_else(too_many)?)?));
     }
     if url.is_folder() {
         let why = "it names no object; `-r` copies all objects that are below it";
         return Err(refused(asked, why));
     }
-    let object = Object::find(terms.store()?, url, terms.request_until())?;
+    let object = Object::find(terms.from_store()?, url, terms.request_until())?;
     Ok(Source::One(object.size()))
+}
+
+/// The objects that those below a prefix become below another: of the same names, also where these could
+/// not be files'.
+pub(super) fn across(
+    (from, to): (&ObjectUrl, &ObjectUrl),
+    terms: &Terms,
+) -> Result<Vec<FilePlan>, ServiceError> {
+    let until = || terms.request_until();
+    let listed = list(terms.from_store()?, from, MAX_LISTED, &until)?;
+    let listed = listed.ok_or_else(too_many)?;
+    if listed.is_empty() {
+        let url = from.as_folder().to_string();
+        return Err(ObjectError::NotFound { url }.into());
+    }
+    let mut plans = Vec::with_capacity(listed.len());
+    for object in listed {
+        plans.push(FilePlan {
+            from: From::Object(from.below(object.path.as_bytes())?),
+            to: To::Object(to.below(object.path.as_bytes())?),
+            size: object.size,
+        });
+    }
+    Ok(plans)
 }
 
 /// The files and folders that objects become. A name that would lead out of the destination, or that two of
