@@ -174,7 +174,6 @@ fn what_makes_no_sense_with_objects_and_memory_is_refused_before_anybody_is_aske
     let gpu = open(&gpus);
     let sample = Sample::new(&gpu, 4096, 1).expect("room");
     let (loaded, to_gpu) = (Side::Loaded(sample.region), Side::Gpu(gpu));
-    let host = crowfly_mover::Region::zeroed(4096, None).expect("memory");
     let refused = |from: &Side, to: &Side, change: &dyn Fn(&mut Asked)| {
         let mut asked = wanted(&store, from.clone(), to.clone());
         change(&mut asked);
@@ -182,7 +181,6 @@ fn what_makes_no_sense_with_objects_and_memory_is_refused_before_anybody_is_aske
     };
     let (far, plain): (Side, &dyn Fn(&mut Asked)) = (object("m"), &|_| {});
     for (from, to, change) in [
-        (&Side::Loaded(host), &far, plain),
         (&to_gpu, &far, plain),
         (&far, &loaded, plain),
         (&far, &to_gpu, &|asked: &mut Asked| asked.recursive = true),

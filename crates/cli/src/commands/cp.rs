@@ -30,6 +30,7 @@ use crate::path::shown;
 use crate::render;
 
 mod gpus;
+mod host;
 
 /// The version of the JSON form of what `cp` did.
 pub const CP_SCHEMA: &str = "crowfly.copy/1";
@@ -53,7 +54,7 @@ objects are written in parts, which are removed when the copy fails or is interr
 )]
 pub struct CpArgs {
     /// What to copy: a file or folder of this machine, crowfly://HOST:PORT/NAME[/PATH], an object
-    /// s3://BUCKET/KEY (see below), or gpu:N to measure: a pattern in its memory
+    /// s3://BUCKET/KEY (see below), or `host:` or gpu:N to measure: a pattern in its memory
     #[arg(value_name = "SRC")]
     from: OsString,
     /// Where to: a file or folder, crowfly://HOST:PORT/NAME[/PATH], an object s3://BUCKET/KEY, or `host:` or
@@ -89,7 +90,7 @@ pub struct CpArgs {
     /// How long all of it may take, such as 90s or 2h
     #[arg(long, value_name = "TIME", value_parser = humantime::parse_duration)]
     timeout: Option<Duration>,
-    /// With gpu:N as SRC: how many bytes of a pattern are put into the GPU's memory, to be copied from it
+    /// With `host:` or gpu:N as SRC: how many bytes of a pattern are put into that memory, to be copied from it
     #[arg(long, value_name = "SIZE", default_value = "256MiB")]
     size: Bytes,
     /// With an object as SRC: the profile in ~/.aws/credentials and ~/.aws/config that says where its store
@@ -201,6 +202,13 @@ pub fn run(args: &CpArgs, out: &mut Output) -> Result<Exit, Failure> {
     let (from, to) = (side(&from)?, side(&to)?);
     args.own_profiles_apply([is_object(&from), is_object(&to)])?;
     let served = [&from, &to].map(|side| matches!(side, Side::Served(_)));
+    if from == Side::Host && matches!(to, Side::Object(_) | Side::Served(_)) {
+        args.own_keys_apply(served)?;
+        if !served.contains(&true) {
+            args.connection.is_not_given()?;
+        }
+        return host::run(args, to, (served, lives), out);
+    }
     let dialing = match served.contains(&true) {
         true => dialing(args, (served, lives), out)?,
         false => {

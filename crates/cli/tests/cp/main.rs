@@ -4,6 +4,8 @@
 mod certificates;
 mod faults;
 mod files;
+#[path = "../../../mover/tests/service_support/issuers.rs"]
+mod issuers;
 mod names;
 mod refusals;
 mod stage;

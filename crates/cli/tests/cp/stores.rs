@@ -5,6 +5,7 @@ use std::fs;
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
 
+use super::issuers::{Giver, Issuers, Way};
 use super::stage::{await_that, crowfly, document, folder, pattern, send};
 use super::store::{Mood, Store};
 
@@ -14,7 +15,10 @@ const MIB: usize = 1 << 20;
 fn copy(folder: &Path, arguments: &[&str]) -> Command {
     let mut all = vec!["cp", "--json"];
     all.extend(arguments);
-    let mut command = crowfly(folder, &all);
+    alone(crowfly(folder, &all), folder)
+}
+
+fn alone(mut command: Command, folder: &Path) -> Command {
     let told = std::env::vars_os().map(|(name, _)| name);
     for name in told.filter(|name| name.to_string_lossy().starts_with("AWS_")) {
         command.env_remove(name);
@@ -24,9 +28,13 @@ fn copy(folder: &Path, arguments: &[&str]) -> Command {
 }
 
 fn with_variables(folder: &Path, store: &Store, arguments: &[&str]) -> Command {
+    surrounded(copy(folder, arguments), folder, store)
+}
+
+fn surrounded(command: Command, folder: &Path, store: &Store) -> Command {
     let settings = store.settings();
     let key = settings.credentials.expect("a key");
-    let mut command = copy(folder, arguments);
+    let mut command = alone(command, folder);
     command
         .env("AWS_ENDPOINT_URL", store.endpoint())
         .env("AWS_REGION", settings.region.expect("a region"))
@@ -130,6 +138,113 @@ fn given_what_a_store_refuses_the_code_the_status_and_the_hint_say_what_to_do() 
     assert_eq!(
         (told["error"]["code"].as_str(), status),
         (Some("bad-authorities"), Some(66))
+    );
+}
+
+#[test]
+fn given_two_objects_the_store_copies_and_given_a_profile_for_one_side_it_is_another_store() {
+    let (store, other) = (Store::start(), Store::start());
+    let folder = folder("cp-store-to-store");
+    let bytes = pattern(100_000);
+    store.put_written("b/m", &bytes, None);
+    other.bucket("c");
+    let (told, status) = ended(&mut with_variables(
+        &folder,
+        &store,
+        &["s3://b/m", "s3://b/n"],
+    ));
+    assert_eq!(status, Some(0), "{told}");
+    assert!(store.get("b/n").expect("there") == bytes);
+    let leg = &told["legs"][0];
+    assert_eq!(
+        (&leg["doing"], &leg["shares"][0]["path"]),
+        (&"within".into(), &"store".into())
+    );
+    assert_eq!(told["receipt"]["verification"]["algorithm"], "etag");
+    let shown = crowfly(&folder, &["cp", "s3://b/m", "s3://b/o"]);
+    let output = surrounded(shown, &folder, &store)
+        .output()
+        .expect("it starts");
+    let text = String::from_utf8(output.stdout).expect("text");
+    let flat = text.split_whitespace().collect::<Vec<_>>().join(" ");
+    assert!(flat.contains("none of it passed this machine"), "{text}");
+
+    let profile = format!(
+        "[profile far]\nregion = eu-test-1\nendpoint_url = {}\naws_access_key_id = someone\n\
+         aws_secret_access_key = a secret\naws_session_token = a token\n",
+        other.endpoint()
+    );
+    fs::create_dir(folder.join(".aws")).expect("made");
+    fs::write(folder.join(".aws/config"), profile).expect("written");
+    let far = ["--to-profile", "far", "s3://b/m", "s3://c/m"];
+    let (told, status) = ended(&mut with_variables(&folder, &store, &far));
+    assert_eq!(status, Some(0), "{told}");
+    assert!(other.get("c/m").expect("there") == bytes);
+    assert_eq!(told["receipt"]["bounced"], 100_000);
+    let back = ["--from-profile", "far", "s3://c/m", "s3://b/back"];
+    let (told, status) = ended(&mut with_variables(&folder, &store, &back));
+    assert_eq!(status, Some(0), "{told}");
+    assert!(store.get("b/back").expect("there") == bytes);
+    let refused = ["--from-profile", "far", "m", "s3://b/x"];
+    let (told, status) = ended(&mut with_variables(&folder, &store, &refused));
+    assert_eq!(
+        (told["error"]["code"].as_str(), status),
+        (Some("usage"), Some(64))
+    );
+}
+
+#[test]
+fn given_host_memory_a_pattern_goes_to_the_store_and_is_what_was_put_there() {
+    let store = Store::start();
+    store.bucket("b");
+    let folder = folder("cp-store-host");
+    let up = ["host:", "s3://b/m", "--size", "9MiB"];
+    let (told, status) = ended(&mut with_variables(&folder, &store, &up));
+    assert_eq!(status, Some(0), "{told}");
+    assert_eq!(store.get("b/m").expect("there").len(), 9 << 20);
+    assert_eq!(told["from"], "host");
+    assert_eq!(told["receipt"]["verification"]["state"], "matched");
+    let shares = told["receipt"]["shares"].as_array().expect("shares");
+    assert_eq!(
+        (shares.len(), shares[0]["bytes"].as_u64()),
+        (1, Some(9 << 20))
+    );
+    for wrong in ["--resume", "--recursive", "--preserve", "--policy=require"] {
+        let (told, status) = ended(&mut with_variables(
+            &folder,
+            &store,
+            &[&up[..], &[wrong]].concat(),
+        ));
+        assert_ne!(status, Some(0), "{wrong}: {told}");
+    }
+}
+
+#[test]
+fn given_variables_of_a_container_and_a_proxy_they_are_asked_and_gone_by() {
+    let store = Store::start();
+    store.put("b/m", b"bytes", "v1");
+    let (issuers, way) = (Issuers::start(), Way::start(None));
+    let folder = folder("cp-store-surroundings");
+    let mut command = copy(&folder, &["s3://b/m", "m"]);
+    command
+        .env("AWS_ENDPOINT_URL", store.endpoint())
+        .env("AWS_REGION", "eu-test-1")
+        .env(
+            "AWS_CONTAINER_CREDENTIALS_FULL_URI",
+            format!("{}/key", issuers.base()),
+        )
+        .env("http_proxy", format!("http://{}", way.address))
+        .env_remove("no_proxy")
+        .env_remove("NO_PROXY");
+    let (told, status) = ended(&mut command);
+    assert_eq!(status, Some(0), "{told}");
+    assert_eq!(issuers.asked()[0].path, "/key");
+    assert!(!way.heads().is_empty());
+    issuers.is(Giver::Refuses("500 Down"));
+    let (told, status) = ended(&mut command);
+    assert_eq!(
+        (told["error"]["code"].as_str(), status),
+        (Some("key-refused"), Some(66))
     );
 }
 

@@ -1,4 +1,4 @@
-//! Bytes in a GPU's memory that are known beforehand, so that what becomes of them elsewhere can be
+//! Bytes in a GPU's memory, or the host's, that are known beforehand, so that what becomes of them elsewhere can be
 //! checked.
 
 use std::io;
@@ -15,7 +15,7 @@ use crate::memory::{Memory, MemoryError, Region};
 /// A region whose bytes are known.
 #[derive(Debug)]
 pub struct Sample {
-    /// The bytes, in the GPU's memory.
+    /// The bytes, in the GPU's memory or the host's.
     pub region: Region,
     /// Their checksum as receipts have it (`xxh3-64/2MiB`), computed before they were put there.
     pub digest: u64,
@@ -58,6 +58,26 @@ impl Sample {
         }
         Ok(Self {
             region: Region::of_gpu(gpu.index(), memory)?,
+            digest: digest::whole(sums),
+        })
+    }
+}
+
+impl Sample {
+    /// The same bytes in host memory.
+    ///
+    /// # Errors
+    /// When the kernel gives none.
+    pub fn in_host(len: usize, seed: u64) -> Result<Self, MemoryError> {
+        let mut region = Region::zeroed(len, None)?;
+        let mut sums = Vec::new();
+        let bytes = region.as_mut_slice().unwrap_or_default();
+        for (number, piece) in (0u64..).zip(bytes.chunks_mut(GRID as usize)) {
+            fill(piece, seed, number * GRID);
+            sums.push(digest::piece(piece));
+        }
+        Ok(Self {
+            region,
             digest: digest::whole(sums),
         })
     }

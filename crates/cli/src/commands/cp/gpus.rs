@@ -27,7 +27,7 @@ use crate::output::Output;
 use crate::path::shown;
 
 /// What the pattern follows from.
-const SEED: u64 = 0x0c20_3f17;
+pub(super) const SEED: u64 = 0x0c20_3f17;
 
 /// What is copied.
 #[derive(Debug, PartialEq, Eq)]
@@ -197,7 +197,7 @@ pub fn run(
 
 /// Holds what left, as the copy saw it, against what was put into the GPU's memory; what both ends agree on
 /// has then arrived.
-fn held_against(sample: &Sample, cp: &mut Cp) -> Result<(), Failure> {
+pub(super) fn held_against(sample: &Sample, cp: &mut Cp) -> Result<(), Failure> {
     let (checksum, agreed) = match &cp.receipt.verification {
         Verification::Agreed { checksum, .. } => (checksum, true),
         Verification::Computed { checksum, .. } => (checksum, false),
@@ -237,7 +237,7 @@ fn connected(
     Ok((gpu, dialing))
 }
 
-fn size(args: &CpArgs) -> Result<usize, Failure> {
+pub(super) fn size(args: &CpArgs) -> Result<usize, Failure> {
     match usize::try_from(args.size.0) {
         Ok(size) if size > 0 => Ok(size),
         _ => Err(Failure::usage(format!(

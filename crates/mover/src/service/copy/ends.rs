@@ -209,6 +209,16 @@ impl Origin {
                     let cpu = usage::this_thread();
                     staging.leave(region, range, slot)?;
                     legs.staged(Doing::Reading, staging, len as u64, since(cpu));
+                } else if let Ok(spot) = slot.spot() {
+                    // What goes on by HTTP is gathered in a buffer; what peers read lies where it was loaded.
+                    let part = region.part(range.start as usize..range.end as usize);
+                    let bytes = part.as_ref().and_then(Region::as_slice);
+                    let bytes = bytes.ok_or_else(|| ServiceError::WrongKind {
+                        path: region.place().to_string(),
+                        found: "memory whose bytes can vanish",
+                        wanted: "plain memory of this process",
+                    })?;
+                    spot.memory.target(spot.at..spot.at + len).put(0, bytes);
                 }
                 Ok(match terms.sums() {
                     true => hashed(slot, len, legs, Doing::Crossing)?,

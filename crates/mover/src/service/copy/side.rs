@@ -79,9 +79,6 @@ pub(super) fn sensible(asked: &Asked) -> Result<(), ServiceError> {
             refuse("only a store is asked not to replace what is there")
         }
         (_, Side::Loaded(_)) => refuse("what was loaded can only be read"),
-        (Side::Loaded(region), Side::Object(_)) if region.device().is_none() => {
-            refuse("what was loaded into host memory is written to a file, and that is copied")
-        }
         (Side::Loaded(_), to) if !matches!(to, Side::Served(_) | Side::Object(_)) => refuse(
             "what was loaded is copied from here to servers and stores; within the machine, `gpu::copy` does",
         ),
