@@ -13,10 +13,10 @@ use crate::fabric::{Backing, Fabric};
 
 /// Turns of the tight loop: about what two cores take to exchange a line several times.
 const SPINS: u32 = 300;
-/// The same where only memory is waited for: about a millisecond. Who gives way to another program gets
-/// the core back a slice of the scheduler's later, which is several of them, and the ranks that wait for
-/// this one wait for that.
-const MEMORY_SPINS: u32 = 20_000;
+/// The same where only memory is waited for: a few tenths of a millisecond. Who gives way to another
+/// program gets the core back a slice of the scheduler's later, which is milliseconds, and the ranks that
+/// wait for this one wait for that.
+const MEMORY_SPINS: u32 = 4000;
 /// Turns of it at first that do not even pause, which some processors do for longer than a line takes
 /// to come.
 const EAGER: u32 = 50;
