@@ -115,6 +115,8 @@ pub struct Group {
     roomy: bool,
     /// Whether all ranks run on one machine, however they reach each other.
     one_machine: bool,
+    /// Whether each has a stream to each other one.
+    streams: bool,
     number: u64,
     children: u64,
     /// Buffers made so far.

@@ -463,7 +463,7 @@ impl Group {
             group: self.members.len(),
             me,
             hosts: &self.hosts,
-            chunk: (self.layout.chunk / element.size()).max(1),
+            chunk: self.chunk(task.collective, element),
             span: self.span(element),
         };
         let actions = plan.schedule(&Wanted {

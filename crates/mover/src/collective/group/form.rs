@@ -85,6 +85,14 @@ fn network(mesh: &Mesh, members: &[usize], policy: Policy) -> LinkCost {
         .unwrap_or(Costs::default().network)
 }
 
+/// Whether each rank has a stream to each other one; all ranks find the same. The earlier of two gives the
+/// later leave to open it, unless they share memory.
+fn all_streams(cards: &[Card], hosts: &Hosts) -> bool {
+    let later = |rank: usize| cards.len() - 1 - rank;
+    let given = |(rank, card): (usize, &Card)| card.tokens.len() == later(rank);
+    hosts.len() == cards.len() && cards.iter().enumerate().all(given)
+}
+
 /// The processors that this thread may run on, a bit for each.
 fn processors() -> Vec<u8> {
     let mut bits = vec![0u8; MAX_PROCESSORS / 8];
@@ -372,6 +380,7 @@ impl Group {
         let here = cards.iter().filter(|other| other.machine == card.machine);
         let here: Vec<&[u8]> = here.map(|other| other.processors.as_slice()).collect();
         let (roomy, one_machine) = (is_roomy(&here), here.len() == ranks);
+        let streams = all_streams(&cards, &hosts);
         mesh.councils.insert(&council);
         // Nobody may leave before everybody has mapped its memory.
         mesh.exchange(number_of(id, JOINED, &members), &members, card, until)?;
@@ -391,6 +400,7 @@ impl Group {
             flat,
             roomy,
             one_machine,
+            streams,
             number: 0,
             children: 0,
             buffers: 0,

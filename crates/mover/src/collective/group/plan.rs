@@ -10,6 +10,9 @@ use crate::collective::element::Element;
 use crate::collective::hosts::Hosts;
 use crate::collective::schedule::{self, Circle, Schedule};
 
+/// Bytes of a chunk by streams within a machine, which have no slots that it must fit: each costs a head,
+/// and there it is soon on its way anyway.
+const STREAM_CHUNK: usize = 1 << 20;
 /// Bytes of a span that each rank reduces.
 const SPAN_OF_A_RANK: usize = 1 << 20;
 
@@ -27,6 +30,18 @@ pub(super) struct Wanted<'a> {
 }
 
 impl Group {
+    /// Numbers of a chunk. What one rank after the other passes on goes in small ones: the last waits for
+    /// as many of them as there are ranks.
+    pub(super) fn chunk(&self, collective: Collective, element: Element) -> usize {
+        let large = self.one_machine && self.streams && collective != Collective::Broadcast;
+        let bytes = if large {
+            STREAM_CHUNK
+        } else {
+            self.layout.chunk
+        };
+        (bytes / element.size()).max(1)
+    }
+
     /// Numbers of a span. Links inside a machine are as fast as its memory, so there it pays to reduce
     /// what was sent, and to get it back, while it is in the caches; links between machines are slower,
     /// and the steps of a span would cost more than that saves.
