@@ -126,7 +126,6 @@ fn where_huge_pages_are_slow(file: &Arc<File>, memory: &Arc<Memory>, small: f64)
 fn given_huge_pages_are_slow_bytes_pass_a_buffer_into_small_ones_and_are_counted_as_bounced() {
     if let Some(setting) = crowfly_machine::huge_pages::forbidden() {
         crowfly_waive::waived!("this machine has no huge pages for the buffers: {setting}");
-        return;
     }
     let bytes = content();
     let file = file(&bytes);
