@@ -25,7 +25,7 @@ use crate::fabric::turns::point;
 const FROM: usize = 48 << 10;
 /// The bytes that a core copies while a word goes to another core and one comes back, 0.3 us at
 /// 40 GB/s where this was measured: by so much the caller's part is longer.
-const AHEAD: usize = 6 << 10;
+const AHEAD: usize = 10 << 10;
 /// Both parts meet where a cache line begins.
 const LINE: usize = 64;
 /// Bytes that are copied alone before the second thread is woken; about as long as it then watches.
