@@ -95,8 +95,10 @@ class Ceiling(Fio):
         block = 4 << 20
         depth = -(-arena.data_bytes // block) + len(arena.files)
         found = super().command(arena, Setting(setting.label, {**setting.values, "depth": depth}))
-        argv = list(found.argv)
-        return Command([*argv[:1], "--fixedbufs=1", *argv[1:]], found.env)
+        # An option of the engine's, so behind its name.
+        engine = next(n for n, option in enumerate(found.argv) if option.startswith("--ioengine="))
+        argv = [*found.argv[: engine + 1], "--fixedbufs=1", *found.argv[engine + 1 :]]
+        return Command(argv, found.env)
 
 
 def _jobs(arena: Arena, jobs: int) -> list[str]:
