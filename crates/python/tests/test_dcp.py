@@ -144,7 +144,7 @@ def run_ranks(world, folder, code, env=None):
     """Each rank in a process of its own, over gloo."""
     global PORT
     PORT += 1
-    command = [sys.executable, "-c", RANK + code + "\ndist.destroy_process_group()\n"]
+    command = [sys.executable, "-c", RANK + code + "\ndist.barrier()\ndist.destroy_process_group()\n"]
     ranks = [
         subprocess.Popen([*command, str(rank), str(world), str(PORT), str(folder)], stderr=subprocess.PIPE, text=True, env=env)
         for rank in range(world)
