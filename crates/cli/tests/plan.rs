@@ -177,7 +177,7 @@ fn impossible_inputs_are_refused_with_what_is_wrong_and_what_would_do() {
         (
             &["simulate", "--servers", "64", "--spines", "3"],
             "plan-impossible",
-            "3 spine switches",
+            "over 3 spines",
         ),
     ] {
         let (found, message) = refused(arguments);

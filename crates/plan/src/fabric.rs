@@ -132,11 +132,12 @@ impl Switches {
                 "take a divisor of the {} links up of a leaf, {least} or more",
                 self.up
             ),
-            tiers => format!("a fabric of {tiers} tiers has as many as it needs"),
+            1 => "one switch joins all of them".to_owned(),
+            _ => "a fabric of three tiers has as many as it needs".to_owned(),
         };
         Err(PlanError::Impossible {
             what: format!(
-                "{spines} spine switches do not join the {} leaves evenly",
+                "leaf switches here: {}, whose links do not spread evenly over {spines} spines",
                 self.leaf
             ),
             hint,

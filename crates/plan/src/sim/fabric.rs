@@ -94,7 +94,11 @@ impl Fabric {
         let up = switches.up as usize;
         let half = (switches.radix / 2) as usize;
         let single = simulation.routing == Routing::Static;
-        let of_leaves = leaves * if single { up } else { 1 };
+        let of_leaves = match (switches.tiers, single) {
+            (1, _) => 0,
+            (_, true) => leaves * up,
+            (_, false) => leaves,
+        };
         let of_pods = if switches.tiers < 3 {
             0
         } else {
@@ -214,18 +218,15 @@ impl Fabric {
         Tier::ALL.into_iter().find(past).unwrap_or(Tier::Storage)
     }
 
-    /// The NIC itself, or the next rail's that works.
-    pub(super) fn working(&self, nic: Nic) -> Nic {
-        let dead = |rail: u32| {
-            let index = nic.server as usize * self.rails as usize + rail as usize;
-            self.dead_nics.get(index).copied().unwrap_or(false)
+    /// The NIC itself, or the next rail's that works; `None` where none of the server does.
+    pub(super) fn working(&self, nic: Nic) -> Option<Nic> {
+        let works = |rail: &u32| {
+            let index = self.nic_index(Nic { rail: *rail, ..nic });
+            !self.dead_nics.get(index).copied().unwrap_or(false)
         };
-        let next = (0..self.rails).map(|step| (nic.rail + step) % self.rails);
-        let rail = next.into_iter().find(|rail| !dead(*rail));
-        Nic {
-            rail: rail.unwrap_or(nic.rail),
-            ..nic
-        }
+        let mut next = (0..self.rails).map(|step| (nic.rail + step) % self.rails);
+        let rail = next.find(works)?;
+        Some(Nic { rail, ..nic })
     }
 
     /// Servers that have a NIC on the same leaf.

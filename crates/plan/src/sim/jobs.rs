@@ -22,6 +22,14 @@ fn cut_off(from: Nic, to: Option<Nic>) -> PlanError {
     }
 }
 
+/// The NIC that works for this one.
+fn working(fabric: &Fabric, nic: Nic) -> Result<Nic, PlanError> {
+    fabric.working(nic).ok_or_else(|| PlanError::Impossible {
+        what: format!("all NICs of server {} have failed", nic.server),
+        hint: "let fewer NICs fail, or try another seed".into(),
+    })
+}
+
 /// A ring of each rail over all servers: NIC r of each sends its shard on to the next.
 pub(super) fn rings(simulation: &Simulation, fabric: &Fabric) -> Result<Vec<Job>, PlanError> {
     if fabric.servers < 2 {
@@ -37,12 +45,10 @@ pub(super) fn rings(simulation: &Simulation, fabric: &Fabric) -> Result<Vec<Job>
         let next = order.iter().cycle().skip(1);
         for (from, to) in order.iter().zip(next) {
             let nic = |server: &usize| {
-                fabric.working(Nic {
-                    server: *server as u32,
-                    rail,
-                })
+                let server = *server as u32;
+                working(fabric, Nic { server, rail })
             };
-            let (from, to) = (nic(from), nic(to));
+            let (from, to) = (nic(from)?, nic(to)?);
             path.clear();
             let flow = hash((u64::from(from.server) << 32) | u64::from(rail));
             let way = fabric.path(from, to, flow, &mut path);
@@ -89,17 +95,15 @@ pub(super) fn all_to_all(simulation: &Simulation, fabric: &Fabric) -> Result<Vec
     for rail in 0..fabric.rails {
         let mut loads = Loads::default();
         for server in 0..servers {
-            let from = fabric.working(Nic { server, rail });
+            let from = working(fabric, Nic { server, rail })?;
             loads.add(&[fabric.out(from), fabric.into(from)], 1.0);
             for other in 0..units {
                 if other == server / unit {
                     continue;
                 }
                 let members = unit.min(servers - other * unit);
-                let to = fabric.working(Nic {
-                    server: other * unit,
-                    rail,
-                });
+                let server = other * unit;
+                let to = working(fabric, Nic { server, rail })?;
                 path.clear();
                 let flow =
                     hash((u64::from(server) << 32) | (u64::from(other) << 8) | u64::from(rail));
@@ -126,7 +130,7 @@ pub(super) fn checkpoint(simulation: &Simulation, fabric: &Fabric) -> Result<Vec
     let bytes = checkpoint.bytes / f64::from(fabric.servers);
     let job = |server: u32| {
         let rail = server % fabric.rails;
-        let from = fabric.working(Nic { server, rail });
+        let from = working(fabric, Nic { server, rail })?;
         let mut path = Vec::new();
         let flow = hash(u64::from(server) | (1 << 63));
         let way = fabric.to_storage(from, flow, &mut path);

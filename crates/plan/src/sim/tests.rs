@@ -156,6 +156,19 @@ fn a_failed_nic_makes_its_neighbour_carry_two_rails() {
 }
 
 #[test]
+fn a_server_all_of_whose_nics_failed_takes_part_in_nothing() {
+    let mut simulation = dgx(2);
+    simulation.failed_nics = 15;
+    let refused = simulation.run().expect_err("a server without NICs");
+    assert!(
+        refused.to_string().contains("all NICs of server"),
+        "{refused}"
+    );
+    simulation.failed_nics = 1;
+    assert!(run(&simulation).network_seconds > run(&dgx(2)).network_seconds);
+}
+
+#[test]
 fn failed_links_up_cost_nothing_until_they_are_needed() {
     let mut packed = dgx(64);
     packed.failed_links = 0.5;

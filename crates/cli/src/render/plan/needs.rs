@@ -435,7 +435,11 @@ pub fn simulation(answer: &Simulated) -> Sheet {
             time(answer.network_seconds),
             answer.jobs.first().map_or("nothing", |job| &job.bottleneck)
         ),
-        tables: vec![jobs, links],
+        // A single server sends nothing over the fabric.
+        tables: [jobs, links]
+            .into_iter()
+            .filter(|table| !table.rows.is_empty())
+            .collect(),
         notes: vec![format!(
             "Seed {}; {} events; {} a NIC. Flows are fluid: no latency, no packets.",
             answer.seed,
