@@ -217,7 +217,7 @@ fn given_a_name_in_a_directory_whoever_announced_it_is_measured_against_and_nobo
     let sent = Command::new("sh").args(["-c", &term]).status();
     assert!(sent.expect("a shell").success());
     let status = listening.child.wait().expect("it ends");
-    assert_eq!(status.code(), Some(143));
+    assert_eq!(status.code(), Some(130));
     assert!(!entry.exists());
 }
 
