@@ -13,7 +13,7 @@ use crowfly_machine::verbs::Status;
 use crowfly_machine::verbs::fake::{Behaviour, FakeNic};
 use crowfly_mover::fabric::verbs::{VerbsNic, VerbsSettings};
 use crowfly_mover::fabric::{
-    Access, Delivery, Fabric, FabricError, Imm, NicFilter, Options, Settings,
+    Access, Delivery, Fabric, FabricError, Imm, NicFilter, Options, Peer, Settings,
 };
 use crowfly_route::obstacle::Code;
 use crowfly_route::receipt::Path;
@@ -98,6 +98,38 @@ impl Joined {
     }
 }
 
+/// Two ends whose sockets, and not their RDMA, go by a network that can stop or be cut.
+struct Apart {
+    there: Fabric,
+    here: Fabric,
+    near: FakeNic,
+    far: FakeNic,
+    proxy: Proxy,
+    to_there: Peer,
+    _to_here: Peer,
+}
+
+fn apart(test: &str) -> Apart {
+    let (there, far) = one_lane(&format!("{test}_there"));
+    let (here, near) = one_lane(&format!("{test}_here"));
+    let there = Fabric::new(there).expect("a fabric");
+    let proxy = Proxy::before(there.address());
+    let here = Fabric::new(here).expect("another");
+    let to_there = here
+        .connect(&proxy.address.to_string(), WITHIN)
+        .expect("connected");
+    let _to_here = there.accept(SOON).expect("accepted");
+    Apart {
+        there,
+        here,
+        near,
+        far,
+        proxy,
+        to_there,
+        _to_here,
+    }
+}
+
 fn wait_until(what: &str, mut happens: impl FnMut() -> bool) {
     let began = Instant::now();
     while !happens() {
@@ -162,26 +194,20 @@ fn given_a_value_whose_answer_is_missing_when_it_came_or_did_not_then_it_is_coun
 
 #[test]
 fn given_a_value_that_may_have_come_when_nobody_can_say_then_the_transfer_ends_with_that_error() {
-    let (there, _far) = one_lane("unsaid_there");
-    let (here, near) = one_lane("unsaid_here");
-    let there = Fabric::new(there).expect("a fabric");
-    let proxy = Proxy::before(there.address());
-    let here = Fabric::new(here).expect("another");
-    let to_there = here
-        .connect(&proxy.address.to_string(), WITHIN)
-        .expect("connected");
-    let _to_here = there.accept(SOON).expect("accepted");
-    proxy.stop();
-    near.behave(|nic| nic.unanswered = Some(0));
-    let source = filled(&here, &pattern(SMALL, 1), Access::LOCAL);
-    let target = empty(&there, SMALL, Access::WRITE);
+    let a = apart("unsaid");
+    a.proxy.stop();
+    a.near.behave(|nic| nic.unanswered = Some(0));
+    let source = filled(&a.here, &pattern(SMALL, 1), Access::LOCAL);
+    let target = empty(&a.there, SMALL, Access::WRITE);
     let to = sent(&target).whole();
-    let written = to_there.write_imm(&source.whole(), &to, VALUE, Options::within(BRIEF));
+    let written = a
+        .to_there
+        .write_imm(&source.whole(), &to, VALUE, Options::within(BRIEF));
     let error = written.wait().expect_err("nobody says");
     assert_eq!(error.code(), "peer-lost");
     let said = error.to_string();
     assert!(said.contains("was counted is not known"), "{said}");
-    assert_eq!(there.counter(VALUE).get(), 1, "it had come");
+    assert_eq!(a.there.counter(VALUE).get(), 1, "it had come");
 }
 
 #[test]
@@ -228,24 +254,17 @@ fn given_a_rail_that_is_down_when_a_transfer_starts_then_it_waits_for_the_rail()
 
 #[test]
 fn given_a_rail_that_is_down_when_the_peers_process_ends_then_the_peer_is_lost_at_once() {
-    let (there, far) = one_lane("ended_there");
-    let (here, near) = one_lane("ended_here");
-    let there = Fabric::new(there).expect("a fabric");
-    let proxy = Proxy::before(there.address());
-    let here = Fabric::new(here).expect("another");
-    let to_there = here
-        .connect(&proxy.address.to_string(), WITHIN)
-        .expect("connected");
-    let _to_here = there.accept(SOON).expect("accepted");
-    near.behave(|nic| nic.port_down = true);
-    far.behave(|nic| nic.silent = true);
-    let source = filled(&here, &pattern(LEN, 1), Access::LOCAL);
-    let target = empty(&there, LEN, Access::WRITE);
-    let written = to_there.write(&source.whole(), &sent(&target).whole(), WITHIN);
+    let a = apart("ended");
+    a.near.behave(|nic| nic.port_down = true);
+    a.far.behave(|nic| nic.silent = true);
+    let source = filled(&a.here, &pattern(LEN, 1), Access::LOCAL);
+    let target = empty(&a.there, LEN, Access::WRITE);
+    let to = sent(&target).whole();
+    let written = a.to_there.write(&source.whole(), &to, WITHIN);
     std::thread::sleep(BRIEF / 4);
     assert!(!written.is_finished(), "it waits for the rail");
     let began = Instant::now();
-    proxy.cut_after(0);
+    a.proxy.cut_after(0);
     let error = written.wait().expect_err("lost");
     assert_eq!(error.code(), "peer-lost");
     assert!(began.elapsed() < SOON / 2, "{:?}", began.elapsed());

@@ -360,15 +360,27 @@ fn given_what_cannot_be_written_each_has_its_code_and_nothing_is_left() {
 }
 
 #[test]
-fn given_a_store_that_falls_silent_the_copy_ends_at_its_deadline() {
+fn given_a_store_that_falls_silent_the_copy_ends_at_its_deadline_whichever_way_the_bytes_go() {
     let ground = Ground::new();
     ground.file("m", &pattern(1000, 13));
+    ground.store.put("b/there", &pattern(100_000, 8), "v1");
     ground.store.is(Mood::Silent);
-    let mut want = ground.wanted("m", "s3://b/m");
-    want.timeout = Some(Duration::from_millis(700));
-    let began = Instant::now();
-    assert_eq!(code(copy(want)), "deadline-exceeded");
-    assert!(began.elapsed() < SOON / 2, "{:?}", began.elapsed());
+    let up = ground.wanted("m", "s3://b/m");
+    let down = Asked {
+        from: object("s3://b/there"),
+        to: Side::Host,
+        ..up.clone()
+    };
+    let within = Asked {
+        from: object("s3://b/there"),
+        ..up.clone()
+    };
+    for mut want in [up, down, within] {
+        want.timeout = Some(Duration::from_millis(700));
+        let began = Instant::now();
+        assert_eq!(code(copy(want)), "deadline-exceeded");
+        assert!(began.elapsed() < SOON / 2, "{:?}", began.elapsed());
+    }
 }
 
 #[test]

@@ -248,11 +248,11 @@ impl Terms {
         self.goal.as_ref().ok_or_else(not_connected)
     }
 
-    fn from_store(&self) -> Result<&Arc<Store>, ServiceError> {
+    fn source_store(&self) -> Result<&Arc<Store>, ServiceError> {
         self.from_store.as_ref().ok_or_else(not_connected)
     }
 
-    fn to_store(&self) -> Result<&Arc<Store>, ServiceError> {
+    fn goal_store(&self) -> Result<&Arc<Store>, ServiceError> {
         self.to_store.as_ref().ok_or_else(not_connected)
     }
 

@@ -246,20 +246,31 @@ fn register(
     }))
 }
 
+/// What a call asks for.
+const fn asked(
+    call: &'static str,
+    (offset, len): (u64, usize),
+    iova: u64,
+    access: c_uint,
+) -> Asked {
+    Asked {
+        call,
+        offset,
+        len,
+        iova,
+        relaxed: access & abi::ACCESS_RELAXED_ORDERING != 0,
+    }
+}
+
 pub(super) unsafe extern "C" fn reg_mr(
     pd: *mut abi::Pd,
     address: *mut c_void,
     len: usize,
     access: c_int,
 ) -> *mut abi::Mr {
-    let asked = Asked {
-        call: "ibv_reg_mr",
-        offset: 0,
-        len,
-        iova: address as u64,
-        relaxed: false,
-    };
-    register(pd, asked, access as c_uint, |nic| nic.register)
+    let (access, whole) = (access as c_uint, (0, len));
+    let asked = asked("ibv_reg_mr", whole, address as u64, access);
+    register(pd, asked, access, |nic| nic.register)
 }
 
 pub(super) unsafe extern "C" fn reg_mr_iova2(
@@ -269,14 +280,8 @@ pub(super) unsafe extern "C" fn reg_mr_iova2(
     iova: u64,
     access: c_uint,
 ) -> *mut abi::Mr {
-    let relaxed = access & abi::ACCESS_RELAXED_ORDERING != 0;
-    let asked = Asked {
-        call: "ibv_reg_mr_iova2",
-        offset: 0,
-        len,
-        iova,
-        relaxed,
-    };
+    let asked = asked("ibv_reg_mr_iova2", (0, len), iova, access);
+    let relaxed = asked.relaxed;
     register(pd, asked, access, |nic| {
         nic.register.or(nic.relaxed.filter(|_| relaxed))
     })
@@ -291,13 +296,7 @@ pub(super) unsafe extern "C" fn reg_dmabuf_mr(
     access: c_int,
 ) -> *mut abi::Mr {
     let access = access as c_uint;
-    let asked = Asked {
-        call: "ibv_reg_dmabuf_mr",
-        offset,
-        len,
-        iova,
-        relaxed: access & abi::ACCESS_RELAXED_ORDERING != 0,
-    };
+    let asked = asked("ibv_reg_dmabuf_mr", (offset, len), iova, access);
     register(pd, asked, access, |nic| {
         // SAFETY: asks about a number; the result is only looked at.
         let open = unsafe { libc::fcntl(fd, libc::F_GETFD) } >= 0;
@@ -367,13 +366,7 @@ unsafe extern "C" fn mlx5_reg_dmabuf_mr(
     mlx5_access: c_int,
 ) -> *mut abi::Mr {
     let access = access as c_uint;
-    let asked = Asked {
-        call: "mlx5dv_reg_dmabuf_mr",
-        offset,
-        len,
-        iova,
-        relaxed: access & abi::ACCESS_RELAXED_ORDERING != 0,
-    };
+    let asked = asked("mlx5dv_reg_dmabuf_mr", (offset, len), iova, access);
     register(pd, asked, access, |nic| match nic.data_direct {
         DataDirectPath::There if mlx5_access == ACCESS_DATA_DIRECT && is_for_pcie(fd) => None,
         DataDirectPath::Refused(errno) => Some(errno),

@@ -61,7 +61,7 @@ impl Origin {
             From::File(path) => return Ok(Self::File(Box::new(Source::open(path)?))),
             From::Loaded(region) => return Ok(Self::Loaded(region.clone())),
             From::Object(url) => {
-                let object = Object::find(terms.from_store()?, url, terms.request_until())?;
+                let object = Object::find(terms.source_store()?, url, terms.request_until())?;
                 if terms.policy == Policy::Require {
                     let from = Place::Object(url.to_string());
                     let obstacle = match terms.within {
@@ -563,7 +563,7 @@ fn upload(url: &ObjectUrl, origin: &Origin, terms: &Terms) -> Result<Goal, Servi
         },
         source,
     };
-    let upload = Upload::begin(terms.to_store()?, url, wanted, until)?;
+    let upload = Upload::begin(terms.goal_store()?, url, wanted, until)?;
     if size == 0 {
         // What has no parts is none that anybody would deliver.
         upload.put(&(0..0), &[], &AtomicBool::new(false), terms.request_until())?;

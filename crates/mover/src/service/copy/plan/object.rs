@@ -12,14 +12,14 @@ use crate::service::name::RelativePath;
 pub(super) fn look(url: &ObjectUrl, asked: &Asked, terms: &Terms) -> Result<Source, ServiceError> {
     if asked.recursive {
         let until = || terms.request_until();
-        let listed = list(terms.from_store()?, url, MAX_LISTED, &until)?;
+        let listed = list(terms.source_store()?, url, MAX_LISTED, &until)?;
         return Ok(Source::Many(tree(url, listed.ok_or_else(too_many)?)?));
     }
     if url.is_folder() {
         let why = "it names no object; `-r` copies all objects that are below it";
         return Err(refused(asked, why));
     }
-    let object = Object::find(terms.from_store()?, url, terms.request_until())?;
+    let object = Object::find(terms.source_store()?, url, terms.request_until())?;
     Ok(Source::One(object.size()))
 }
 
@@ -30,7 +30,7 @@ pub(super) fn across(
     terms: &Terms,
 ) -> Result<Vec<FilePlan>, ServiceError> {
     let until = || terms.request_until();
-    let listed = list(terms.from_store()?, from, MAX_LISTED, &until)?;
+    let listed = list(terms.source_store()?, from, MAX_LISTED, &until)?;
     let listed = listed.ok_or_else(too_many)?;
     if listed.is_empty() {
         let url = from.as_folder().to_string();
