@@ -38,6 +38,8 @@ pub const CP_SCHEMA: &str = "crowfly.copy/1";
 const PATIENCE: Duration = Duration::from_secs(30);
 /// Under what the help tells of stores.
 const STORES: &str = "Stores";
+/// Bytes of a pattern when nobody says.
+const SIZE: Bytes = Bytes(256 << 20);
 /// How often a running copy is looked at.
 const LOOK: Duration = Duration::from_millis(2);
 
@@ -91,8 +93,9 @@ pub struct CpArgs {
     #[arg(long, value_name = "TIME", value_parser = humantime::parse_duration)]
     timeout: Option<Duration>,
     /// With `host:` or gpu:N as SRC: how many bytes of a pattern are put into that memory, to be copied from it
-    #[arg(long, value_name = "SIZE", default_value = "256MiB")]
-    size: Bytes,
+    /// [default: 256 MiB]
+    #[arg(long, value_name = "SIZE")]
+    size: Option<Bytes>,
     /// With an object as SRC: the profile in ~/.aws/credentials and ~/.aws/config that says where its store
     /// is and whose key is used, before all variables
     #[arg(long, value_name = "NAME", help_heading = STORES)]
@@ -154,6 +157,18 @@ impl CpArgs {
         Ok(auths)
     }
 
+    /// Refuses the size of a pattern where none is copied.
+    fn size_applies(&self, from: &OsStr) -> Result<(), Failure> {
+        let place = from.to_str().and_then(|text| text.parse().ok());
+        let memory = from == "host:" || matches!(place, Some(Place::Host(_) | Place::Gpu(_)));
+        match self.size {
+            Some(_) if !memory => Err(Failure::usage(
+                "--size applies to a pattern in memory, and SRC is none: choose `host:` or gpu:N",
+            )),
+            _ => Ok(()),
+        }
+    }
+
     /// Refuses the profile of a side that is no object, by its option's name.
     fn own_profiles_apply(&self, objects: [bool; 2]) -> Result<(), Failure> {
         let own = [
@@ -196,6 +211,7 @@ pub fn run(args: &CpArgs, out: &mut Output) -> Result<Exit, Failure> {
     let located = |text| args.connection.directory.located(text);
     let ((from, from_life), (to, to_life)) = (located(&args.from)?, located(&args.to)?);
     let lives = [from_life, to_life];
+    args.size_applies(&from)?;
     if let Some(errand) = gpus::Errand::read(&from, &to) {
         return gpus::run(args, &errand, lives, out);
     }
@@ -337,6 +353,12 @@ fn leftovers() -> Watch {
 
 /// One side of a copy, as it was written.
 fn side(text: &OsStr) -> Result<Side, Failure> {
+    if text.is_empty() {
+        return Err(
+            Failure::usage("SRC or DST is empty, and names nothing that could be copied")
+                .hint("`.` is the folder that this is run in"),
+        );
+    }
     if text == "host:" {
         return Ok(Side::Host);
     }
@@ -434,6 +456,6 @@ mod tests {
         assert_eq!(refused("gpu:x"), ("not-a-place", Exit::Usage));
         assert_eq!(refused("ftp://host/x"), ("usage", Exit::Usage));
         assert_eq!(refused("crowfly://host/x"), ("bad-location", Exit::Usage));
-        assert_eq!(refused(""), ("not-a-place", Exit::Usage));
+        assert_eq!(refused(""), ("usage", Exit::Usage));
     }
 }

@@ -124,7 +124,20 @@ impl Surroundings<'_> {
             },
             authorities: authorities.map(PathBuf::from),
         };
-        let keys = first(&ACCESS_KEY).zip(first(&SECRET_KEY));
+        self.readable(&settings)?;
+        let keys = match (first(&ACCESS_KEY), first(&SECRET_KEY)) {
+            (Some(access_key), Some(secret_key)) => Some((access_key, secret_key)),
+            (None, None) => None,
+            _ if named.is_some() => None,
+            (access_key, _) => {
+                let (set, missing) = match access_key {
+                    Some(_) => (ACCESS_KEY[0], SECRET_KEY[0]),
+                    None => (SECRET_KEY[0], ACCESS_KEY[0]),
+                };
+                let what = format!("{set} is set and {missing} is not: a key has both");
+                return Err(Failure::new("half-a-key", Exit::Usage, what));
+            }
+        };
         let from_variables = keys.filter(|_| named.is_none());
         settings.credentials = match from_variables {
             Some((access_key, secret_key)) => Some(Credentials {
@@ -142,6 +155,40 @@ impl Surroundings<'_> {
             };
         }
         Ok(settings)
+    }
+
+    /// Refuses what could stand in no request, by the name of whoever says it.
+    fn readable(&self, settings: &StoreSettings) -> Result<(), Failure> {
+        let refuse = |what: String| {
+            Err(Failure::new("bad-variable", Exit::Usage, what)
+                .hint("spaces and line ends often come from a file that was read into it"))
+        };
+        let word = |text: &str| text.bytes().all(|byte| byte.is_ascii_graphic());
+        // It is signed with and never sent.
+        let line = |text: &str| !text.contains(char::is_control);
+        for names in [&REGION[..], &ACCESS_KEY, &SECRET_KEY, &TOKEN] {
+            for name in names {
+                let Some(value) = (self.variable)(name) else {
+                    continue;
+                };
+                let fine = match names == SECRET_KEY {
+                    true => line(&value),
+                    false => word(&value),
+                };
+                if !fine {
+                    return refuse(format!(
+                        "{name} has a space, a line end or another letter in it that none has"
+                    ));
+                }
+            }
+        }
+        let part = |c: char| c.is_ascii_alphanumeric() || c == '-' || c == '_';
+        match &settings.region {
+            Some(region) if !region.chars().all(part) => {
+                refuse(format!("`{region}` is no region of a store"))
+            }
+            _ => Ok(()),
+        }
     }
 
     /// Who gives a key where none is written down.
@@ -287,7 +334,7 @@ mod tests {
     }
 
     #[test]
-    fn the_more_special_variable_counts_and_half_a_key_is_none() {
+    fn the_more_special_variable_counts_and_half_a_key_is_an_error() {
         let both = [
             ("AWS_ENDPOINT_URL", "http://a"),
             ("AWS_ENDPOINT_URL_S3", "http://b"),
@@ -295,11 +342,27 @@ mod tests {
         assert_eq!(settings(&both).endpoint.as_deref(), Some("http://b"));
         let region = [("AWS_REGION", ""), ("AWS_DEFAULT_REGION", "r")];
         assert_eq!(settings(&region).region.as_deref(), Some("r"));
+        let half = |set: &[(&str, &str)]| {
+            let error = read(set).map(drop).expect_err("half of a key");
+            assert_eq!(error.code(), "half-a-key");
+            error.message().to_owned()
+        };
+        let without = half(&[("AWS_ACCESS_KEY_ID", "k")]);
         assert!(
-            settings(&[("AWS_ACCESS_KEY_ID", "k")])
-                .credentials
-                .is_none()
+            without.contains("AWS_SECRET_ACCESS_KEY is not"),
+            "{without}"
         );
+        let without = half(&[("AWS_SECRET_ACCESS_KEY", "s")]);
+        assert!(without.contains("AWS_ACCESS_KEY_ID is not"), "{without}");
+        for name in ["AWS_REGION", "AWS_SESSION_TOKEN", "AWS_SECRET_ACCESS_KEY"] {
+            let error = read(&[(name, "a b\n")]).map(drop).expect_err("no word");
+            assert_eq!(error.code(), "bad-variable");
+            assert!(error.message().contains(name), "{}", error.message());
+        }
+        let error = read(&[("AWS_REGION", "a/b")])
+            .map(drop)
+            .expect_err("no region");
+        assert_eq!(error.code(), "bad-variable");
         let keys = [("AWS_ACCESS_KEY_ID", "k"), ("AWS_SECRET_ACCESS_KEY", "s")];
         assert_eq!(settings(&keys).credentials.expect("a key").access_key, "k");
         let authorities = |set: &[(&str, &str)]| settings(set).authorities;

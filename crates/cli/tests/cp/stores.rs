@@ -63,7 +63,7 @@ fn given_variables_or_a_profile_a_file_goes_to_the_store_and_comes_back() {
     assert!(store.get("b/dir/m").expect("there") == bytes);
     fs::create_dir(folder.join(".aws")).expect("made");
     let credentials = "[job]\naws_access_key_id=someone\naws_secret_access_key=a secret\n\
-                       aws_session_token=a token\n";
+                       aws_session_token=a-token\n";
     fs::write(folder.join(".aws/credentials"), credentials).expect("written");
     let config = format!(
         "[profile job]\nregion = eu-test-1\nendpoint_url = {}\n",
@@ -171,7 +171,7 @@ fn given_two_objects_the_store_copies_and_given_a_profile_for_one_side_it_is_ano
 
     let profile = format!(
         "[profile far]\nregion = eu-test-1\nendpoint_url = {}\naws_access_key_id = someone\n\
-         aws_secret_access_key = a secret\naws_session_token = a token\n",
+         aws_secret_access_key = a secret\naws_session_token = a-token\n",
         other.endpoint()
     );
     fs::create_dir(folder.join(".aws")).expect("made");
@@ -191,6 +191,67 @@ fn given_two_objects_the_store_copies_and_given_a_profile_for_one_side_it_is_ano
         (told["error"]["code"].as_str(), status),
         (Some("usage"), Some(64))
     );
+}
+
+#[test]
+fn given_what_is_said_wrongly_of_stores_it_is_refused_by_its_name_before_anybody_is_asked() {
+    let store = Store::start();
+    store.put("b/m", b"bytes", "v1");
+    let folder = folder("cp-store-misled");
+    let refused = |name: &str, value: &str| {
+        let mut command = with_variables(&folder, &store, &["s3://b/m", "host:"]);
+        let (told, status) = ended(command.env(name, value));
+        let message = told["error"]["message"].as_str().unwrap_or_default();
+        (
+            told["error"]["code"]
+                .as_str()
+                .unwrap_or_default()
+                .to_owned(),
+            status,
+            message.to_owned(),
+        )
+    };
+    for endpoint in [
+        "http://127.0.0.1:84301",
+        "http://127.0.0.1:abc",
+        "http://127.0.0.1:0",
+        "http://[::1",
+    ] {
+        let (code, status, message) = refused("AWS_ENDPOINT_URL", endpoint);
+        assert_eq!(
+            (code.as_str(), status),
+            ("bad-endpoint", Some(64)),
+            "{endpoint}"
+        );
+        assert!(message.contains(endpoint), "{message}");
+    }
+    for (name, value) in [("AWS_REGION", "eu\n"), ("AWS_SESSION_TOKEN", "a b")] {
+        let (code, status, message) = refused(name, value);
+        assert_eq!((code.as_str(), status), ("bad-variable", Some(64)));
+        assert!(message.contains(name), "{message}");
+    }
+    let (code, status, message) = refused("AWS_SECRET_ACCESS_KEY", "");
+    assert_eq!((code.as_str(), status), ("half-a-key", Some(64)));
+    assert!(
+        message.contains("AWS_SECRET_ACCESS_KEY is not"),
+        "{message}"
+    );
+    for arguments in [
+        &["s3://b/m", "host:", "--size", "1GiB"][..],
+        &["", "s3://b/n"],
+        &["s3://b/m", ""],
+    ] {
+        let (told, status) = ended(&mut with_variables(&folder, &store, arguments));
+        assert_eq!(
+            (told["error"]["code"].as_str(), status),
+            (Some("usage"), Some(64)),
+            "{told}"
+        );
+    }
+    let late = ["s3://b/m", "host:", "--timeout", "1us"];
+    let (told, status) = ended(&mut with_variables(&folder, &store, &late));
+    assert_eq!(told["error"]["code"], "deadline-exceeded", "{told}");
+    assert_ne!(status, Some(0));
 }
 
 #[test]

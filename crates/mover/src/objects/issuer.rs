@@ -11,7 +11,7 @@ use std::time::{Duration, Instant, SystemTime};
 
 use ureq::{Agent, Body, http};
 
-use super::network::{direct, towards};
+use super::network::{direct, endpoint, towards};
 use super::{Credentials, ObjectError, StoreSettings};
 
 mod container;
@@ -84,15 +84,17 @@ struct Service<'s> {
 
 impl<'s> Service<'s> {
     /// One beside this process, which no proxy leads to.
-    fn beside(base: &'s str) -> Self {
-        Self {
+    fn beside(base: &'s str) -> Result<Self, ObjectError> {
+        endpoint(base)?;
+        Ok(Self {
             agent: direct(),
             base,
-        }
+        })
     }
 
     /// One in the network, by the proxies that lead there.
     fn afar(base: &'s str, settings: &StoreSettings) -> Result<Self, ObjectError> {
+        endpoint(base)?;
         let (agent, _) = towards(settings, base)?;
         Ok(Self { agent, base })
     }

@@ -2,17 +2,26 @@
 
 use std::fmt;
 use std::fs;
-use std::io::Read;
-use std::net::IpAddr;
+use std::io::{self, Read};
+use std::net::{IpAddr, Ipv6Addr, SocketAddr, ToSocketAddrs};
 use std::path::Path;
+use std::sync::mpsc::sync_channel;
+use std::time::Duration;
+use std::vec;
 
+use ureq::config::Config;
+use ureq::http;
 use ureq::tls::{Certificate, PemItem, RootCerts, TlsConfig, parse_pem};
+use ureq::unversioned::resolver::{DefaultResolver, ResolvedSocketAddrs, Resolver};
+use ureq::unversioned::transport::{DefaultConnector, NextTimeout};
 use ureq::{Agent, Proxy};
 
 use super::{ObjectError, StoreSettings};
 
 /// Connections that are kept for the next request.
 const KEPT: usize = 32;
+/// Addresses of one host that are tried; as many as there is room for.
+const MAX_ADDRESSES: usize = 16;
 /// The longest file of authorities that is read, in bytes.
 const MAX_AUTHORITIES: u64 = 8 << 20;
 
@@ -125,7 +134,11 @@ pub(super) fn towards(
 ) -> Result<(Agent, Option<String>), ObjectError> {
     let proxy = settings.proxies.towards(base);
     let by = proxy.map(|url| {
-        Proxy::new(url).map_err(|_| ObjectError::Proxy {
+        let behind = url.split_once("://").map_or(url, |(_, rest)| rest);
+        let behind = behind.rsplit_once('@').map_or(behind, |(_, host)| host);
+        let host = behind.strip_suffix('/').unwrap_or(behind);
+        let made = Proxy::new(url).ok().filter(|_| is_authority(host));
+        made.ok_or_else(|| ObjectError::Proxy {
             proxy: shown(url),
             why: "it is written http://HOST:PORT",
         })
@@ -138,12 +151,104 @@ pub(super) fn towards(
             config.tls_config(TlsConfig::builder().root_certs(trusted).build())
         }
     };
-    Ok((config.build().into(), proxy.map(shown)))
+    Ok((agent(config.build()), proxy.map(shown)))
+}
+
+fn agent(config: Config) -> Agent {
+    Agent::with_parts(config, DefaultConnector::default(), Lookup)
+}
+
+/// Looks hosts up without starting a thread that may not be to be had: the one that ureq has for it starts
+/// one for each address, and panics where the system gives none.
+#[derive(Debug)]
+struct Lookup;
+
+impl Resolver for Lookup {
+    fn resolve(
+        &self,
+        uri: &http::Uri,
+        _: &Config,
+        timeout: NextTimeout,
+    ) -> Result<ResolvedSocketAddrs, ureq::Error> {
+        let place = uri.scheme().zip(uri.authority());
+        let place = place.and_then(|(scheme, at)| DefaultResolver::host_and_port(scheme, at));
+        let place = place.ok_or(ureq::Error::HostNotFound)?;
+        let mut addresses = self.empty();
+        match place.parse() {
+            Ok(address) => addresses.push(address),
+            Err(_) => {
+                let found = looked_up(place, *timeout.after);
+                let found = found.ok_or(ureq::Error::Timeout(timeout.reason))??;
+                found
+                    .take(MAX_ADDRESSES)
+                    .for_each(|one| addresses.push(one));
+            }
+        }
+        match addresses.is_empty() {
+            true => Err(ureq::Error::HostNotFound),
+            false => Ok(addresses),
+        }
+    }
+}
+
+/// The addresses of a name; `None` when its time is over. The system's look-up has no deadline, so that a
+/// thread does it that can be left to itself; where there is none, this one waits as long as the system does.
+fn looked_up(place: String, time: Duration) -> Option<io::Result<vec::IntoIter<SocketAddr>>> {
+    let (found, answer) = sync_channel(1);
+    let wanted = place.clone();
+    let started = std::thread::Builder::new()
+        .name("crowfly-lookup".into())
+        .spawn(move || found.send(wanted.to_socket_addrs()));
+    match started {
+        Ok(_) => answer.recv_timeout(time).ok(),
+        Err(_) => Some(place.to_socket_addrs()),
+    }
+}
+
+/// Scheme, host and port of a service, as they stand in URLs that are asked.
+///
+/// # Errors
+/// When it is anything else: what reads it later would take a bad port for the usual one.
+pub(super) fn endpoint(text: &str) -> Result<String, ObjectError> {
+    let bad = |why| ObjectError::Endpoint {
+        endpoint: text.to_owned(),
+        why,
+    };
+    let whole = text.strip_suffix('/').unwrap_or(text);
+    let host = whole
+        .strip_prefix("http://")
+        .or_else(|| whole.strip_prefix("https://"));
+    match is_authority(host.ok_or_else(|| bad("it begins with http:// or https://"))?) {
+        true => Ok(whole.to_owned()),
+        false => Err(bad("behind the scheme are a host and perhaps a port")),
+    }
+}
+
+/// Whether a text is a host, and perhaps a port behind it.
+fn is_authority(text: &str) -> bool {
+    let (is_host, rest) = match text.strip_prefix('[') {
+        Some(inside) => match inside.split_once(']') {
+            Some((address, rest)) => (address.parse::<Ipv6Addr>().is_ok(), rest),
+            None => (false, ""),
+        },
+        None => {
+            let end = text.find(':').unwrap_or(text.len());
+            let (host, rest) = text.split_at_checked(end).unwrap_or((text, ""));
+            let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '.' | '_');
+            (!host.is_empty() && host.chars().all(plain), rest)
+        }
+    };
+    let digits = |port: &str| port.bytes().all(|byte| byte.is_ascii_digit());
+    let is_port = match rest.strip_prefix(':') {
+        Some(port) => digits(port) && port.parse::<u16>().is_ok_and(|port| port > 0),
+        None => rest.is_empty(),
+    };
+    is_host && is_port
 }
 
 /// What asks a service beside this process.
 pub(super) fn direct() -> Agent {
-    plain().build().into()
+    agent(plain().build())
 }
 
 fn plain() -> ureq::config::ConfigBuilder<ureq::typestate::AgentScope> {
@@ -213,17 +318,65 @@ mod tests {
     }
 
     #[test]
+    fn an_endpoint_is_a_host_and_a_port_that_there_is() {
+        for good in [
+            "http://a",
+            "https://a.b-c:443",
+            "http://10.0.0.1:9000/",
+            "http://[::1]:80",
+            "http://[fd00::2]",
+        ] {
+            assert!(endpoint(good).is_ok(), "{good}");
+        }
+        for bad in [
+            "http://127.0.0.1:84301",
+            "http://a:abc",
+            "http://a:",
+            "http://a:0",
+            "http://a:+8",
+            "http://a:8:8",
+            "http://[::1",
+            "http://[::1]8",
+            "http://[a]:8",
+            "http://",
+            "http://:80",
+            "http://a/b",
+            "http://u@h",
+            "a:80",
+            "ftp://a",
+        ] {
+            let error = endpoint(bad).expect_err("none");
+            assert_eq!(error.code(), "bad-endpoint", "{bad}");
+            assert!(error.to_string().contains(bad), "{error}");
+        }
+    }
+
+    #[test]
+    fn a_name_is_looked_up_by_a_thread_and_an_address_by_nobody() {
+        let found = looked_up("localhost:7".into(), Duration::from_secs(30));
+        let mut found = found.expect("in time").expect("known");
+        assert!(found.all(|address| address.ip().is_loopback() && address.port() == 7));
+        assert!(looked_up("localhost:7".into(), Duration::ZERO).is_none());
+    }
+
+    #[test]
     fn what_is_no_proxy_is_an_error_that_does_not_tell_its_password() {
-        let settings = StoreSettings {
-            proxies: Proxies {
-                https: Some("gopher://u:secret@p".into()),
-                ..Proxies::default()
-            },
-            ..StoreSettings::default()
-        };
-        let error = towards(&settings, "https://a").map(drop).expect_err("none");
-        assert_eq!(error.code(), "bad-proxy");
-        assert!(!error.to_string().contains("secret"), "{error}");
+        for bad in [
+            "gopher://u:secret@p",
+            "http://u:secret@p:84301",
+            "http://u:secret@",
+        ] {
+            let settings = StoreSettings {
+                proxies: Proxies {
+                    https: Some(bad.into()),
+                    ..Proxies::default()
+                },
+                ..StoreSettings::default()
+            };
+            let error = towards(&settings, "https://a").map(drop).expect_err("none");
+            assert_eq!(error.code(), "bad-proxy", "{bad}");
+            assert!(!error.to_string().contains("secret"), "{error}");
+        }
     }
 
     #[test]

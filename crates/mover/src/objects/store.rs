@@ -299,6 +299,16 @@ impl Store {
                 bucket: self.bucket.clone(),
             },
             (_, "NoSuchUpload") => ObjectError::UploadGone { store, url },
+            (404, _) if ask.doing == Doing::Writing && matches!(ask.method, "PUT" | "POST") => {
+                // What is to be written cannot be missing: what it goes into is.
+                match ask.query.iter().any(|(name, _)| *name == "uploadId") {
+                    true => ObjectError::UploadGone { store, url },
+                    false => ObjectError::NoBucket {
+                        store,
+                        bucket: self.bucket.clone(),
+                    },
+                }
+            }
             (404, _) => ObjectError::NotFound { url },
             (401 | 403, _) => ObjectError::Denied {
                 store,
@@ -431,20 +441,7 @@ fn place(settings: &StoreSettings, bucket: &str) -> Result<(String, String), Obj
             ),
         });
     };
-    let bad = |why| ObjectError::Endpoint {
-        endpoint: endpoint.clone(),
-        why,
-    };
-    let whole = endpoint.strip_suffix('/').unwrap_or(endpoint);
-    let host = whole
-        .strip_prefix("http://")
-        .or_else(|| whole.strip_prefix("https://"));
-    let host = host.ok_or_else(|| bad("it begins with http:// or https://"))?;
-    let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '.' | ':' | '[' | ']');
-    match !host.is_empty() && host.chars().all(plain) {
-        true => Ok((whole.to_owned(), format!("/{bucket}/"))),
-        false => Err(bad("behind the scheme are a host and perhaps a port")),
-    }
+    Ok((super::network::endpoint(endpoint)?, format!("/{bucket}/")))
 }
 
 #[cfg(test)]

@@ -105,7 +105,7 @@ fn given(request: &Request, seconds: u64) -> Answer {
             &format!(
                 "<AssumeRoleWithWebIdentityResponse><AssumeRoleWithWebIdentityResult><Credentials>\
                  <AccessKeyId>someone</AccessKeyId><SecretAccessKey>a secret</SecretAccessKey>\
-                 <SessionToken>a token</SessionToken><Expiration>{time}</Expiration></Credentials>\
+                 <SessionToken>a-token</SessionToken><Expiration>{time}</Expiration></Credentials>\
                  </AssumeRoleWithWebIdentityResult></AssumeRoleWithWebIdentityResponse>"
             ),
         ),
@@ -114,14 +114,14 @@ fn given(request: &Request, seconds: u64) -> Answer {
             let until = since.expect("later").as_millis();
             with_body(&format!(
                 "{{\"roleCredentials\": {{\"accessKeyId\": \"someone\", \
-                 \"secretAccessKey\": \"a secret\", \"sessionToken\": \"a token\", \
+                 \"secretAccessKey\": \"a secret\", \"sessionToken\": \"a-token\", \
                  \"expiration\": {until}}}}}"
             ))
         }
         // By the machine and the container.
         _ => with_body(&format!(
             "{{\"AccessKeyId\": \"someone\", \"SecretAccessKey\": \"a secret\", \
-             \"Token\": \"a token\", \"Expiration\": \"{time}\"}}"
+             \"Token\": \"a-token\", \"Expiration\": \"{time}\"}}"
         )),
     }
 }

@@ -229,7 +229,7 @@ impl Store {
             credentials: Some(Credentials {
                 access_key: "someone".into(),
                 secret_key: SECRET.into(),
-                session_token: Some("a token".into()),
+                session_token: Some("a-token".into()),
                 expires: None,
             }),
             ..StoreSettings::default()

@@ -238,11 +238,11 @@ fn connected(
 }
 
 pub(super) fn size(args: &CpArgs) -> Result<usize, Failure> {
-    match usize::try_from(args.size.0) {
+    let wanted = args.size.unwrap_or(super::SIZE);
+    match usize::try_from(wanted.0) {
         Ok(size) if size > 0 => Ok(size),
         _ => Err(Failure::usage(format!(
-            "--size {}: nothing can be copied",
-            args.size
+            "--size {wanted}: nothing can be copied"
         ))),
     }
 }

@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 use serde::Deserialize;
 
 use super::{Credentials, ObjectError, Service, time, token};
+use crate::objects::network::endpoint;
 
 /// Where it answers in containers of ECS.
 const ENDPOINT: &str = "http://169.254.170.2";
@@ -76,7 +77,7 @@ impl Container {
             _ => return Err(bad("it begins with http:// or https://")),
         }
         Ok(Self {
-            base: format!("{scheme}://{host}"),
+            base: endpoint(&format!("{scheme}://{host}"))?,
             path: if path.is_empty() { "/" } else { path }.to_owned(),
             token,
         })
@@ -85,7 +86,7 @@ impl Container {
     /// The key of the role that the container has.
     pub(super) fn key(&self, until: Instant) -> Result<Credentials, ObjectError> {
         let until = until.min(Instant::now() + PATIENCE);
-        let service = Service::beside(&self.base);
+        let service = Service::beside(&self.base)?;
         let token = match &self.token {
             None => None,
             Some(Token::Text(text)) => Some(text.clone()),

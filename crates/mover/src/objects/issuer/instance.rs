@@ -30,7 +30,7 @@ impl Instance {
     /// The key of the role that the machine has.
     pub(super) fn key(&self, until: Instant) -> Result<Credentials, ObjectError> {
         let until = until.min(Instant::now() + PATIENCE);
-        let service = Service::beside(&self.endpoint);
+        let service = Service::beside(&self.endpoint)?;
         let said = |(status, text): (u16, String)| match status {
             200 => Ok(text),
             404 => Err(service.refused("the machine has no role (status 404)")),
