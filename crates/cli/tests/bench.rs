@@ -212,7 +212,8 @@ fn given_a_name_in_a_directory_whoever_announced_it_is_measured_against_and_nobo
         (text(&error["error"]["code"]), status),
         ("peer-replaced", Some(69))
     );
-    // Ended by a signal, it takes its entry along.
+    // Ended by a signal, it takes its entry along, and nobody else's.
+    fs::write(&entry, &told).expect("written");
     let term = format!("kill -TERM {}", listening.child.id());
     let sent = Command::new("sh").args(["-c", &term]).status();
     assert!(sent.expect("a shell").success());
@@ -281,6 +282,85 @@ fn given_a_peer_that_is_killed_in_the_middle_the_command_ends_soon_with_its_erro
         [("peer-lost", Some(74)), ("peer-unreachable", Some(66))].contains(&found),
         "{error}"
     );
+}
+
+/// The process that a command started.
+fn child_of(parent: u32) -> u32 {
+    let children = format!("/proc/{parent}/task/{parent}/children");
+    let until = Instant::now() + Duration::from_secs(60);
+    while Instant::now() < until {
+        let ids = fs::read_to_string(&children).unwrap_or_default();
+        if let Some(id) = ids.split_whitespace().next() {
+            return id.parse().expect("a process");
+        }
+        std::thread::sleep(Duration::from_millis(2));
+    }
+    panic!("it started no second process");
+}
+
+#[test]
+fn given_a_second_process_that_is_killed_by_whatever_path_the_peer_was_lost_and_nothing_cancelled()
+{
+    for path in ["shm", "cma", "tcp"] {
+        let long = [
+            "--json", "--size", "64,1MiB", "--rounds", "1000", "--path", path,
+        ];
+        let mut command = bench(&[]);
+        let child = command
+            .args(long)
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .expect("the program starts");
+        let other = child_of(child.id());
+        std::thread::sleep(Duration::from_millis(700));
+        kill(other, rustix::process::Signal::KILL);
+        let output = child.wait_with_output().expect("it ends");
+        let error = document(&output)["error"].clone();
+        let found = (text(&error["code"]), output.status.code());
+        let before = [
+            ("bench-no-second-process", Some(69)),
+            ("peer-unreachable", Some(66)),
+        ];
+        assert!(
+            found == ("peer-lost", Some(74)) || before.contains(&found),
+            "{path}: {error}"
+        );
+    }
+}
+
+#[test]
+fn given_a_second_process_that_is_stopped_it_goes_with_the_command_that_started_it() {
+    let mut child = bench(&["--rounds", "1000", "--path", "tcp"])
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn()
+        .expect("the program starts");
+    let other = child_of(child.id());
+    std::thread::sleep(Duration::from_millis(500));
+    kill(other, rustix::process::Signal::STOP);
+    kill(child.id(), rustix::process::Signal::INT);
+    assert_eq!(child.wait().expect("it ends").code(), Some(130));
+    let until = Instant::now() + Duration::from_secs(60);
+    // Whoever adopts it may take a while to ask how it ended.
+    let ended = || match fs::read_to_string(format!("/proc/{other}/stat")) {
+        Ok(stat) => stat
+            .rsplit(')')
+            .next()
+            .is_some_and(|rest| rest.trim_start().starts_with('Z')),
+        Err(_) => true,
+    };
+    while !ended() {
+        assert!(Instant::now() < until, "it was left behind");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}
+
+fn kill(process: u32, signal: rustix::process::Signal) {
+    let id = i32::try_from(process)
+        .ok()
+        .and_then(rustix::process::Pid::from_raw);
+    rustix::process::kill_process(id.expect("a process"), signal).expect("sent");
 }
 
 #[test]

@@ -15,7 +15,7 @@ use super::protocol::{Answer, Ask, VERSION, hear, say};
 use super::{BenchError, Latency, MAX_ROUND_TRIPS, MAX_SIZE, PATIENCE, Sample, Task};
 use crate::fabric::provider::Provider;
 use crate::fabric::{
-    Access, Delivery, Fabric, FabricError, Imm, Options, Peer, RailReport, Region,
+    Access, Delivery, Fabric, FabricError, Imm, ImmCounter, Options, Peer, RailReport, Region,
     RegionDescriptor, Settings, Transfer, Whom,
 };
 
@@ -29,6 +29,9 @@ const MOST_AHEAD: usize = 32;
 const WARM_UP: u32 = 3;
 /// A latency sample has at least this many round trips, however slow they are.
 const LEAST_ROUND_TRIPS: u32 = 10;
+
+/// How often it is looked whether the peer of a ping is still there.
+const GLANCE: Duration = Duration::from_millis(50);
 
 /// One path to the other end.
 #[derive(Debug)]
@@ -303,7 +306,7 @@ impl Line {
             let began = Instant::now();
             let ping = self.peer.write_imm(&here, &there, self.imm, self.options());
             let receipt = self.settle(ping.wait()?)?;
-            counter.wait(1, PATIENCE)?;
+            self.answered(&counter)?;
             trips.push(began.elapsed().as_secs_f64());
             counter.take(1);
             last = Some(receipt);
@@ -312,6 +315,23 @@ impl Line {
             what: "no ping was sent".into(),
         })?;
         Ok((trips, receipt))
+    }
+}
+
+impl Line {
+    /// Waits for the answer to a ping, which a peer that is lost does not give.
+    fn answered(&self, counter: &ImmCounter) -> Result<(), BenchError> {
+        let until = Instant::now() + PATIENCE;
+        loop {
+            match counter.wait(1, GLANCE) {
+                Err(FabricError::Deadline { .. }) if Instant::now() < until => {}
+                other => return Ok(other?),
+            }
+            if let Some(why) = self.peer.lost() {
+                let peer = self.peer.incarnation();
+                return Err(FabricError::PeerLost { peer, why }.into());
+            }
+        }
     }
 }
 

@@ -274,7 +274,7 @@ impl ShmLink {
                     None => Ok(Posted::InFlight),
                     Some(result) => {
                         self.state().ops.remove(&id);
-                        result.map_err(|error| Refusal::Failed(OpError::Op(error)))?;
+                        result.map_err(Refusal::Failed)?;
                         Ok(Posted::Done)
                     }
                 }
@@ -412,7 +412,7 @@ impl Link for ShmLink {
             Some(Mapping::Here(mapped)) => Arc::clone(mapped),
             _ => return None,
         };
-        Some(self.copy_short(short, &mapped).map_err(OpError::Op))
+        Some(self.copy_short(short, &mapped))
     }
 
     fn attend(&self, wait: &Wait<'_>) {

@@ -160,6 +160,8 @@ pub fn run(args: &NetArgs, out: &mut Output) -> Result<Exit, Failure> {
                 // What is wrong with it is better told by this process than by the other.
                 Fabric::new(settings(args, key.clone(), &memory))?;
             }
+            // So is what is wrong with its memory.
+            drop(self::memory(&args.peer_memory)?);
             let other = Other::start(&key, args.nic.as_ref(), &args.peer_memory)?;
             (key, other)
         }

@@ -12,13 +12,18 @@ struct Ends<'a> {
     second: Option<&'a Duo>,
 }
 
+/// Why a link that was closed moves nothing more.
+fn closed() -> OpError {
+    OpError::Rail("the link was closed".into())
+}
+
 impl ShmLink {
     /// Copies the bytes of a short transfer.
     pub(super) fn copy_short(
         &self,
         short: &Short<'_>,
         mapped: &Mapped,
-    ) -> Result<CpuSeconds, FabricError> {
+    ) -> Result<CpuSeconds, OpError> {
         let ends = Ends {
             verb: short.verb,
             local: short.local,
@@ -37,8 +42,9 @@ impl ShmLink {
     }
 
     /// Copies an op's bytes.
-    pub(super) fn copy(&self, op: &Op, mapped: &Mapped) -> Result<(), FabricError> {
-        let local = op.local.as_ref().ok_or(FabricError::Deregistered)?;
+    pub(super) fn copy(&self, op: &Op, mapped: &Mapped) -> Result<(), OpError> {
+        let local = op.local.as_ref();
+        let local = local.ok_or(OpError::Op(FabricError::Deregistered))?;
         // Only a transfer of twice that size or more is cut into pieces so large.
         let caches = if op.bytes() >= u64::from(OP_BYTES) {
             Caches::Pass
@@ -63,14 +69,17 @@ impl ShmLink {
 
     /// Copies a run step by step, each inside the gates of everything that it touches; answers what
     /// the help of a second core cost.
-    fn copy_run(&self, ends: &Ends<'_>, run: Run) -> Result<CpuSeconds, FabricError> {
-        let gone = || FabricError::NoSuchRegion { peer: self.peer };
+    fn copy_run(&self, ends: &Ends<'_>, run: Run) -> Result<CpuSeconds, OpError> {
+        let gone = || OpError::Op(FabricError::NoSuchRegion { peer: self.peer });
         let memory = ends.mapped.memory.as_ref().ok_or_else(gone)?;
-        let outside = || FabricError::OutOfBounds {
-            start: run.remote,
-            end: run.remote.saturating_add(run.len),
-            len: memory.len() as u64,
+        let outside = || {
+            OpError::Op(FabricError::OutOfBounds {
+                start: run.remote,
+                end: run.remote.saturating_add(run.len),
+                len: memory.len() as u64,
+            })
         };
+        let ended = || OpError::Op(FabricError::Cancelled);
         let mut helped = CpuSeconds::default();
         let mut done = 0;
         while done < run.len {
@@ -82,11 +91,13 @@ impl ShmLink {
             let ours = part(run.local).and_then(|range| ends.local.backing().part(range));
             let theirs = part(run.remote).and_then(|range| memory.part(range));
             let (ours, theirs) = ours.zip(theirs).ok_or_else(outside)?;
-            let _link = self.gate.enter().ok_or(FabricError::Cancelled)?;
+            // What ends is the link and not the transfer, which may have another way.
+            let _link = self.gate.enter().ok_or_else(closed)?;
             let _theirs = ends.mapped.gate.enter().ok_or_else(gone)?;
-            let _ours = ends.local.gate.enter().ok_or(FabricError::Deregistered)?;
+            let ours_gone = || OpError::Op(FabricError::Deregistered);
+            let _ours = ends.local.gate.enter().ok_or_else(ours_gone)?;
             let _flight = match ends.flight {
-                Some(gate) => Some(gate.enter().ok_or(FabricError::Cancelled)?),
+                Some(gate) => Some(gate.enter().ok_or_else(ended)?),
                 None => None,
             };
             let (copied, what) = match ends.verb {
@@ -99,12 +110,14 @@ impl ShmLink {
                     "local writes",
                 ),
             };
-            let more = copied.map_err(|error| match error.kind() {
-                std::io::ErrorKind::PermissionDenied => FabricError::NotAllowed { what },
-                _ => FabricError::GpuFailed {
-                    gpu: ends.local.backing().place().to_string(),
-                    why: error.to_string(),
-                },
+            let more = copied.map_err(|error| {
+                OpError::Op(match error.kind() {
+                    std::io::ErrorKind::PermissionDenied => FabricError::NotAllowed { what },
+                    _ => FabricError::GpuFailed {
+                        gpu: ends.local.backing().place().to_string(),
+                        why: error.to_string(),
+                    },
+                })
             })?;
             helped.user += more.user;
             helped.system += more.system;
@@ -114,7 +127,7 @@ impl ShmLink {
     }
 
     /// Copies an op's bytes and sees to its value; `Some` when that is its end.
-    pub(super) fn carry_out(&self, op: &Op, mapped: &Mapped) -> Option<Result<(), FabricError>> {
+    pub(super) fn carry_out(&self, op: &Op, mapped: &Mapped) -> Option<Result<(), OpError>> {
         let (result, cpu) = stint(|| self.copy(op, mapped));
         self.cpu.add(cpu);
         if result.is_ok() && op.imm.is_some() {
@@ -153,7 +166,7 @@ impl ShmLink {
                 return;
             }
             if let Some(result) = this.carry_out(&op, &mapped) {
-                this.ended(op.id.0, result.map_err(OpError::Op));
+                this.ended(op.id.0, result);
             }
         }))
     }

@@ -5,6 +5,7 @@ use std::net::SocketAddr;
 use std::process::{Child, ChildStdin, Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
 
 use crowfly_mover::bench::{Held, Host};
 use crowfly_mover::fabric::rendezvous::Directory;
@@ -25,6 +26,12 @@ pub struct Other {
     started: Option<Started>,
 }
 
+/// How long the second process has to end once it need not live any more.
+const FAREWELL: Duration = Duration::from_secs(2);
+const GLANCE: Duration = Duration::from_millis(5);
+/// The most that is told of what the second process said was wrong.
+const MAX_SAID: u64 = 4096;
+
 /// A second process of this program, which ends when its standard input does.
 #[derive(Debug)]
 struct Started {
@@ -36,7 +43,30 @@ struct Started {
 impl Drop for Started {
     fn drop(&mut self) {
         drop(self.stdin.take());
+        let until = Instant::now() + FAREWELL;
+        while matches!(self.child.try_wait(), Ok(None)) && Instant::now() < until {
+            std::thread::sleep(GLANCE);
+        }
+        // One that was stopped does not see that it is to end.
+        let _ = self.child.kill();
         let _ = self.child.wait();
+    }
+}
+
+impl Started {
+    /// What it said was wrong before it ended.
+    fn said(&mut self) -> String {
+        drop(self.stdin.take());
+        let mut said = String::new();
+        if let Some(stderr) = self.child.stderr.take() {
+            // What it managed to say is as good as all of it.
+            let _ = stderr.take(MAX_SAID).read_to_string(&mut said);
+        }
+        let mut lines = said.lines().map(str::trim).filter(|line| !line.is_empty());
+        match lines.next() {
+            Some(first) => format!("it ended without telling its address: {first}"),
+            None => "it ended without telling its address".to_owned(),
+        }
     }
 }
 
@@ -71,7 +101,7 @@ impl Other {
         let child = command
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
-            .stderr(Stdio::null())
+            .stderr(Stdio::piped())
             .spawn()
             .map_err(|error| failed("start", &error))?;
         let mut started = Started { child, stdin: None };
@@ -89,10 +119,10 @@ impl Other {
                 .read_line(&mut line)
                 .map_err(|error| failed("hear", &error))?;
         }
-        let address: SocketAddr = line.trim().parse().map_err(|_| {
-            let silent = io::Error::other("it ended without telling its address");
-            failed("use", &silent)
-        })?;
+        let address: SocketAddr = line
+            .trim()
+            .parse()
+            .map_err(|_| failed("use", &io::Error::other(started.said())))?;
         Ok(Self {
             whom: address.to_string().as_str().into(),
             started: Some(started),
@@ -164,6 +194,9 @@ pub fn listen(
 
 /// Is the other end of the process that started this one, until its standard input ends.
 pub fn be_piped(settings: Settings, memory: Held) -> Result<Exit, Failure> {
+    // Stopped as it may be, it goes with the process that it is for; where that cannot be had, its
+    // standard input tells it to.
+    let _ = rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::KILL));
     let host = Host::lending(settings, memory)?;
     let ended = AtomicBool::new(false);
     std::thread::scope(|scope| {
