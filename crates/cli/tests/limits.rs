@@ -78,6 +78,35 @@ fn given_too_few_descriptors_a_look_at_a_machine_names_the_limit_and_shows_no_ha
     }
 }
 
+#[test]
+fn given_too_few_descriptors_ranks_name_the_limit_and_neither_wait_nor_take_each_other_for_far_away()
+ {
+    let folder = folder("limits-descriptors-ranks");
+    let (bench, step) = (
+        "bench collective --ranks 2 --size 1KiB --time 1 --rounds 1",
+        "step --ranks 2 --steps 2 --scale 1e-6 --batch 64KiB",
+    );
+    for (arguments, limits) in [(bench, [9, 12, 14, 15, 20]), (step, [12, 14, 16, 20, 22])] {
+        for descriptors in limits {
+            let limit = format!("-n {descriptors} && set -- timeout 60");
+            let script = format!("ulimit {limit} && exec \"$@\" \"$0\" {arguments}");
+            let mut command = Command::new("bash");
+            command.args(["-c", &script, env!("CARGO_BIN_EXE_crowfly")]);
+            command.env("XDG_CACHE_HOME", folder.join("cache"));
+            let output = command.stdin(Stdio::null()).output().expect("bash starts");
+            let told = stderr(&output);
+            let status = output.status.code();
+            assert_eq!(status, Some(69), "{descriptors}: {arguments}: {told}");
+            assert!(output.stdout.is_empty());
+            assert!(
+                told.contains("Too many open files"),
+                "{descriptors}: {told}"
+            );
+            assert!(told.contains("`ulimit -n`"), "{descriptors}: {told}");
+        }
+    }
+}
+
 /// A user that has no other processes, so that a limit on their number counts those of the test alone.
 const NOBODY_ELSE: u32 = 61_734;
 

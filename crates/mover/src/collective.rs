@@ -18,6 +18,7 @@ mod call;
 mod choose;
 mod council;
 mod courier;
+mod descriptors;
 mod device;
 mod element;
 mod error;

@@ -12,8 +12,8 @@ use crowfly_mover::checkpoint::select::SelectError;
 use crowfly_mover::ckpt::dcp::DcpError;
 use crowfly_mover::ckpt::{ArchiveError, SaveError, StepError};
 use crowfly_mover::collective::CollectiveError;
-use crowfly_mover::fabric::FabricError;
 use crowfly_mover::fabric::rendezvous::RendezvousError;
+use crowfly_mover::fabric::{FabricError, SharedIo};
 use crowfly_mover::step::{BadOrder, RunError};
 use crowfly_plan::PlanError;
 use crowfly_plan::catalog::CatalogError;
@@ -29,7 +29,8 @@ use super::{Exit, Failure, errno};
 pub(super) fn system_hint(error: &(dyn Error + 'static)) -> Option<&'static str> {
     let mut next = Some(error);
     while let Some(error) = next {
-        if let Some(hint) = error.downcast_ref().and_then(errno::hint) {
+        let shared = error.downcast_ref::<SharedIo>().map(|shared| &**shared);
+        if let Some(hint) = error.downcast_ref().or(shared).and_then(errno::hint) {
             return Some(hint);
         }
         next = error.source();
@@ -262,7 +263,7 @@ impl From<CollectiveError> for Failure {
         let exit = match error {
             E::Fabric(error) => return error.into(),
             E::BadCall { .. } => Exit::Usage,
-            E::Forming(_) => Exit::Unavailable,
+            E::Forming(_) | E::Descriptors { .. } => Exit::Unavailable,
             E::Rendezvous(RendezvousError::Directory { ref source, .. }) => {
                 match errno::reading(source) {
                     Exit::Io => errno::creating(source),

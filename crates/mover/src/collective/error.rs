@@ -6,6 +6,7 @@ use std::time::Duration;
 use crowfly_machine::nccl::NcclError;
 
 use crate::fabric::FabricError;
+use crate::fabric::SharedIo;
 use crate::fabric::rendezvous::RendezvousError;
 
 /// A rank that is gone.
@@ -84,6 +85,20 @@ pub enum CollectiveError {
     /// A group cannot be formed like that.
     #[error("cannot form the group: {0}")]
     Forming(String),
+    /// This process, or the whole system, may open too few descriptors for it.
+    #[error(
+        "cannot form a group of {ranks}: it takes {needed} more open files, and there is room for {room}: {source}"
+    )]
+    Descriptors {
+        /// How many ranks the group was to have.
+        ranks: usize,
+        /// How many descriptors it takes at most.
+        needed: usize,
+        /// How many could be opened.
+        room: usize,
+        /// The kernel's answer to the next one.
+        source: SharedIo,
+    },
     /// The ranks did not find each other.
     #[error(transparent)]
     Rendezvous(#[from] RendezvousError),
@@ -112,6 +127,7 @@ impl CollectiveError {
             Self::Abandoned => "group-abandoned",
             Self::BadCall { .. } => "bad-collective",
             Self::Forming(_) => "group-not-formed",
+            Self::Descriptors { .. } => "too-few-descriptors",
             Self::Rendezvous(error) => error.code(),
             Self::Fabric(error) => error.code(),
             Self::Nccl(error) => error.code(),

@@ -205,7 +205,7 @@ pub enum FabricError {
         why: String,
     },
     /// Memory could not be had.
-    #[error("{0}")]
+    #[error(transparent)]
     Memory(std::sync::Arc<MemoryError>),
     /// Something of the operating system could not be set up.
     #[error("cannot set up the fabric: {what}: {source}")]

@@ -190,9 +190,14 @@ pub fn run(args: &CollectiveArgs, out: &mut Output) -> Result<Exit, Failure> {
         let (rank, ranks, folder) = started::place(given)?;
         let key = key::from_stdin()?;
         let place = (rank, ranks);
+        let processors = processors();
         let fabric = fabric(args, key, place);
         started::say(&fabric.as_ref().map(|_| ()).map_err(Clone::clone))?;
-        measure(args, &sizes, fabric?, &Folder::at(folder), place, &[])?;
+        let around = Around {
+            processors,
+            ceilings: Vec::new(),
+        };
+        measure(args, &sizes, fabric?, &Folder::at(folder), place, around)?;
         return Ok(Exit::Ok);
     }
     let world = World::from_environment()
@@ -201,13 +206,17 @@ pub fn run(args: &CollectiveArgs, out: &mut Output) -> Result<Exit, Failure> {
         return under_launcher(args, &sizes, &world, out);
     }
     let ranks = args.ranks.unwrap_or(2);
-    // Before there are other ranks, which would share the memory's rate.
-    let ceilings = ceilings(args, &sizes, ranks as usize);
+    // Before there are other ranks, which would share the memory's rate, and before this one is bound to a
+    // processor, which would be the only one that it sees.
+    let around = Around {
+        processors: processors(),
+        ceilings: ceilings(args, &sizes, ranks as usize),
+    };
     let started = Started::start(ranks)?;
     let folder = Folder::at(started.folder());
     let place = (0, ranks as usize);
     let fabric = fabric(args, started.key(), place)?;
-    let table = measure(args, &sizes, fabric, &folder, place, &ceilings)?;
+    let table = measure(args, &sizes, fabric, &folder, place, around)?;
     show(args, &table, out)
 }
 
@@ -225,7 +234,11 @@ fn under_launcher(
     let place = (world.rank as usize, world.size as usize);
     let key = key::from_file(file)?;
     let fabric = fabric(args, key, place)?;
-    let table = measure(args, sizes, fabric, &Folder::at(folder), place, &[])?;
+    let around = Around {
+        processors: processors(),
+        ceilings: Vec::new(),
+    };
+    let table = measure(args, sizes, fabric, &Folder::at(folder), place, around)?;
     if world.rank > 0 {
         return Ok(Exit::Ok);
     }
@@ -279,6 +292,14 @@ fn ceilings(args: &CollectiveArgs, sizes: &[u64], ranks: usize) -> Vec<(u64, Cap
     sizes.iter().filter_map(of).collect()
 }
 
+/// What is known of the machine before a rank is bound to a part of it.
+struct Around {
+    /// The processors that this process may run on.
+    processors: usize,
+    /// The most that an all-reduce of each size can reach, where that was measured.
+    ceilings: Vec<(u64, Capacity)>,
+}
+
 fn processors() -> usize {
     std::thread::available_parallelism().map_or(1, usize::from)
 }
@@ -310,7 +331,7 @@ fn measure(
     fabric: Arc<Fabric>,
     folder: &Folder,
     (rank, ranks): (usize, usize),
-    ceilings: &[(u64, Capacity)],
+    around: Around,
 ) -> Result<Table, Failure> {
     let mut group = Group::form(fabric, folder, JOB, rank, ranks, GroupSettings::default())?;
     let mut found: Vec<(Collective, u64, Vec<CollectiveSample>)> = Vec::new();
@@ -345,7 +366,8 @@ fn measure(
     }
     group.barrier(CallOptions::default())?;
     let points = found.into_iter().filter_map(|(what, size, samples)| {
-        let ceiling = ceilings
+        let ceiling = around
+            .ceilings
             .iter()
             .find(|(of, _)| *of == size && what == Collective::AllReduce);
         point(
@@ -363,7 +385,7 @@ fn measure(
         reduction: args.reduction,
         wide: args.wide,
         buffers: args.buffers,
-        processors: processors(),
+        processors: around.processors,
         load: crowfly_machine::usage::load_average(),
         rounds: args.rounds,
         points: points.collect(),

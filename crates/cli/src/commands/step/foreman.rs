@@ -15,7 +15,7 @@ use crowfly_mover::step::{MAX_LOSSES, Moment, Order, Recovery};
 use super::Way;
 use super::hand::{Brief, Said, Word};
 use super::standing::Log;
-use crate::failure::{Exit, Failure};
+use crate::failure::{Exit, Failure, errno};
 use crate::interrupt;
 use crate::output::Output;
 
@@ -23,6 +23,17 @@ use crate::output::Output;
 const GLANCE: Duration = Duration::from_millis(50);
 /// How long ranks may take to end once they are through.
 const FAREWELL: Duration = Duration::from_secs(5);
+/// How long after a rank that could not go on for another's sake that one may tell why.
+const HEARSAY: Duration = Duration::from_secs(2);
+/// The codes of failures that are the doing of another rank, which has one of its own.
+const OF_OTHERS: [&str; 6] = [
+    "ranks-lost",
+    "collective-late",
+    "group-not-formed",
+    "group-abandoned",
+    "peer-late",
+    "peer-unreachable",
+];
 /// The folder in which ranks find each other, in the folder of the run.
 const MEET: &str = "meet";
 
@@ -49,6 +60,8 @@ enum State {
     Waiting,
     /// It is through.
     Through,
+    /// It could not go on.
+    Failed,
     /// It was killed, and nobody is in its place.
     Gone,
 }
@@ -64,6 +77,8 @@ struct Foreman<'a> {
     losses: u32,
     /// Since when a rank is lost whose place nobody has taken.
     vacant: Option<Instant>,
+    /// What the first rank told that could not go on for another's sake, and when.
+    hearsay: Option<(Instant, Failure)>,
     log: Log,
 }
 
@@ -82,6 +97,7 @@ pub fn run(order: &Order, way: Way, folder: &Path, out: &Output) -> Result<Log, 
         sender,
         losses: 0,
         vacant: None,
+        hearsay: None,
         log: Log::default(),
     };
     for rank in 0..order.ranks {
@@ -100,6 +116,9 @@ pub fn run(order: &Order, way: Way, folder: &Path, out: &Output) -> Result<Log, 
             Err(RecvTimeoutError::Timeout) => foreman.replace()?,
             Err(RecvTimeoutError::Disconnected) => break,
         }
+        if let Some((_, failure)) = foreman.hearsay.take_if(|(at, _)| at.elapsed() >= HEARSAY) {
+            return Err(failure);
+        }
         progress.at(foreman.log.latest_step());
     }
     let log = std::mem::take(&mut foreman.log);
@@ -108,7 +127,7 @@ pub fn run(order: &Order, way: Way, folder: &Path, out: &Output) -> Result<Log, 
 
 fn failed(what: &str, error: &io::Error) -> Failure {
     let what = format!("could not {what}: {error}");
-    Failure::new("step-no-ranks", Exit::Unavailable, what)
+    Failure::new("step-no-ranks", Exit::Unavailable, what).maybe_hint(errno::hint(error))
 }
 
 impl Foreman<'_> {
@@ -189,8 +208,16 @@ impl Foreman<'_> {
                 message,
                 hint,
                 exit,
-            }) => Err(rank_failed(rank, &code, &message, hint.as_deref(), exit)),
-            Heard::Silent if worker.state == State::Through => Ok(()),
+            }) => {
+                let failure = rank_failed(rank, &code, &message, hint.as_deref(), exit);
+                if !is_of_others(&code) {
+                    return Err(failure);
+                }
+                worker.state = State::Failed;
+                self.hearsay.get_or_insert((Instant::now(), failure));
+                Ok(())
+            }
+            Heard::Silent if matches!(worker.state, State::Through | State::Failed) => Ok(()),
             Heard::Silent => self.lose(rank),
         }
     }
@@ -214,7 +241,8 @@ impl Foreman<'_> {
         worker.stdin = None;
         self.log.killed(rank, signal);
         self.losses += 1;
-        if self.losses > MAX_LOSSES || self.workers.iter().any(|w| w.state == State::Through) {
+        let over = |worker: &Worker| matches!(worker.state, State::Through | State::Failed);
+        if self.losses > MAX_LOSSES || self.workers.iter().any(over) {
             let what =
                 format!("rank {rank} was ended by signal {signal}, and the run cannot go on");
             return Err(Failure::new("step-rank-lost", Exit::Io, what));
@@ -227,7 +255,7 @@ impl Foreman<'_> {
 
     /// Once all that are left have heard of a loss, puts others in the place of the lost.
     fn replace(&mut self) -> Result<(), Failure> {
-        let Some(since) = self.vacant else {
+        let Some(since) = self.vacant.filter(|_| self.hearsay.is_none()) else {
             return Ok(());
         };
         // Long enough to be called upon once, as all of them are when they do not compute.
@@ -291,6 +319,11 @@ fn silence(ranks: &[usize], patience: Duration) -> Failure {
         .hint("it does not compute, or it would say so: is it stopped?")
 }
 
+/// Whether a rank that fails so does it for another's sake.
+fn is_of_others(code: &str) -> bool {
+    OF_OTHERS.contains(&code)
+}
+
 /// The failure of a rank, as it told it.
 fn rank_failed(rank: usize, code: &str, message: &str, hint: Option<&str>, exit: u8) -> Failure {
     let what = format!("rank {rank} could not go on: {message} ({code})");
@@ -324,5 +357,99 @@ impl Drop for Worker {
         }
         let _ = self.child.kill();
         let _ = self.child.wait();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A run of two ranks that both work, one of them to be ended by nobody but itself.
+    fn two_ranks<'a>(order: &'a Order) -> Foreman<'a> {
+        let (sender, heard) = mpsc::channel();
+        let worker = || {
+            let child = Command::new("true").spawn().expect("it starts");
+            Worker {
+                child,
+                stdin: None,
+                state: State::Working,
+                heard: Instant::now(),
+            }
+        };
+        Foreman {
+            order,
+            way: Way::Shm,
+            meet: PathBuf::new(),
+            key: SharedKey::derive("a test of ranks that fail"),
+            workers: vec![worker(), worker()],
+            heard,
+            sender,
+            losses: 0,
+            vacant: None,
+            hearsay: None,
+            log: Log::default(),
+        }
+    }
+
+    fn order() -> Order {
+        Order {
+            ranks: 2,
+            steps: 1,
+            parameters: 8,
+            layers: 1,
+            seed: 1,
+            batch: crowfly_route::units::Bytes(4096),
+            data: Vec::new(),
+            work: crowfly_mover::step::Work::Once,
+            every: None,
+            checkpoints: PathBuf::new(),
+            recovery: Recovery::Restart,
+            kill: None,
+            deadline: 10.0,
+            gpu: None,
+        }
+    }
+
+    fn failed(code: &str, exit: Exit) -> Heard {
+        Heard::Said(Said::Failed {
+            code: code.to_owned(),
+            message: format!("the words of {code}"),
+            hint: None,
+            exit: exit.status(),
+        })
+    }
+
+    #[test]
+    fn given_a_rank_that_missed_another_the_other_s_own_failure_is_told() {
+        let order = order();
+        let mut foreman = two_ranks(&order);
+        for code in OF_OTHERS {
+            let heard = foreman.hear(1, failed(code, Exit::Io));
+            assert!(heard.is_ok(), "{code} is another's doing");
+        }
+        assert!(foreman.hear(1, Heard::Silent).is_ok(), "it has said why");
+        assert!(!foreman.is_over());
+        let own = foreman.hear(0, failed("setup-failed", Exit::Unavailable));
+        let own = own.expect_err("its own");
+        assert_eq!(own.exit(), Exit::Unavailable);
+        assert_eq!(
+            own.message(),
+            "rank 0 could not go on: the words of setup-failed (setup-failed)"
+        );
+    }
+
+    #[test]
+    fn given_a_rank_that_missed_another_what_it_told_first_stays_for_where_the_other_tells_nothing()
+    {
+        let order = order();
+        let mut foreman = two_ranks(&order);
+        for code in ["ranks-lost", "collective-late"] {
+            assert!(foreman.hear(1, failed(code, Exit::Io)).is_ok());
+        }
+        let (_, first) = foreman.hearsay.take().expect("kept");
+        assert_eq!(
+            first.message(),
+            "rank 1 could not go on: the words of ranks-lost (ranks-lost)"
+        );
     }
 }

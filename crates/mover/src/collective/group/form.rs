@@ -11,6 +11,7 @@ use crate::collective::Element;
 use crate::collective::arena::Layout;
 use crate::collective::choose::{Costs, LastChoice, LinkCost};
 use crate::collective::council::Council;
+use crate::collective::descriptors;
 use crate::collective::error::CollectiveError;
 use crate::collective::flat::Flat;
 use crate::collective::hosts::Hosts;
@@ -133,7 +134,8 @@ impl Group {
     /// name; the fabric's connections are used for nothing else meanwhile.
     ///
     /// # Errors
-    /// When not all ranks come in time, or two say that they are the same.
+    /// When not all ranks come in time, two say that they are the same, or this process may open too few
+    /// descriptors.
     pub fn form(
         fabric: Arc<Fabric>,
         directory: &dyn Directory,
@@ -143,6 +145,7 @@ impl Group {
         settings: GroupSettings,
     ) -> Result<Self, CollectiveError> {
         let until = Instant::now() + settings.time;
+        descriptors::for_joining(&fabric, size)?;
         let mesh = Mesh::form(fabric, directory, job, rank, size, settings.time)?;
         let members = (0..mesh.size()).collect();
         Self::build(mesh, settings, WORLD, members, until)
@@ -221,6 +224,7 @@ impl Group {
         if self.flat.is_none() {
             return Ok(SharedBuffer::new(self.id, number, len, Memory::Own(memory)));
         }
+        descriptors::for_mapping(self.members.len())?;
         let until = Instant::now() + options.allowed();
         let region = Arc::new(self.mesh.fabric.register(memory, Access::READ_WRITE)?);
         let own = Arc::clone(region.backing());
@@ -282,6 +286,7 @@ impl Group {
             CollectiveError::Forming(what)
         })?;
         let council = Arc::new(Council::new(id, members.clone(), me, Arc::downgrade(&mesh)));
+        descriptors::for_mapping(ranks)?;
         let layout = Layout::new(ranks);
         let memory = Buffer::zeroed(layout.len(), None).map_err(FabricError::from)?;
         let arena = Arc::new(mesh.fabric.register(memory, Access::READ_WRITE)?);

@@ -12,7 +12,7 @@ use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 use tempfile::TempDir;
 
 use crate::commands::step::ground::clean;
-use crate::failure::{Exit, Failure};
+use crate::failure::{Exit, Failure, errno};
 use crate::interrupt::Leftover;
 
 /// How a folder in which started ranks meet begins.
@@ -23,6 +23,8 @@ const MARK: &str = ".crowfly-ranks";
 const MEET: &str = "meet";
 /// What a rank says once it has all that it needs.
 const READY: &str = "ready";
+/// What stands between what happened and what to do about it.
+const HINT: char = '\t';
 /// The longest line that a rank may say.
 const MAX_LINE: u64 = 1024;
 /// How long ranks may take to end.
@@ -58,7 +60,7 @@ impl Drop for Started {
 
 fn failed(what: &str, error: &io::Error) -> Failure {
     let what = format!("could not {what}: {error}");
-    Failure::new("bench-no-ranks", Exit::Unavailable, what)
+    Failure::new("bench-no-ranks", Exit::Unavailable, what).maybe_hint(errno::hint(error))
 }
 
 impl Started {
@@ -128,24 +130,42 @@ fn hear(rank: u32, stdout: Option<ChildStdout>) -> Result<(), Failure> {
             .read_line(&mut line)
             .map_err(|error| failed("hear a rank", &error))?;
     }
-    let why = match line.trim() {
-        READY => return Ok(()),
-        "" => "it ended without a word",
-        why => why,
+    match line.trim() {
+        READY => Ok(()),
+        why => Err(not_started(rank, why)),
+    }
+}
+
+/// The failure of a rank that could not start, as it told it.
+fn not_started(rank: u32, told: &str) -> Failure {
+    let (why, hint) = match told.split_once(HINT) {
+        _ if told.is_empty() => ("it ended without a word", None),
+        Some((why, hint)) => (why, Some(hint)),
+        None => (told, None),
     };
     let what = format!("rank {rank} could not start: {why}");
-    Err(Failure::new("bench-no-ranks", Exit::Unavailable, what))
+    Failure::new("bench-no-ranks", Exit::Unavailable, what).maybe_hint(hint)
 }
 
 /// Says to whoever started this rank that it has all that it needs, or why it has not.
 pub fn say(result: &Result<(), Failure>) -> Result<(), Failure> {
     let line = match result {
-        Ok(()) => READY,
-        Err(failure) => failure.message(),
+        Ok(()) => READY.to_owned(),
+        Err(failure) => in_a_line(failure),
     };
     let mut out = io::stdout().lock();
-    let told = writeln!(out, "{}", line.replace('\n', " ")).and_then(|()| out.flush());
+    let told = writeln!(out, "{line}").and_then(|()| out.flush());
     told.map_err(|error| Failure::output(&error))
+}
+
+/// A failure as a rank tells it: what happened, and what to do about it.
+fn in_a_line(failure: &Failure) -> String {
+    let plain = |text: &str| text.replace(['\n', HINT], " ");
+    let what = plain(failure.message());
+    match failure.hint_text() {
+        Some(hint) => format!("{what}{HINT}{}", plain(hint)),
+        None => what,
+    }
 }
 
 /// Binds this rank to a processor of its own, as mpirun does, where there are enough; otherwise, and where the
@@ -172,4 +192,25 @@ pub fn place(given: &[String]) -> Result<(usize, usize, PathBuf), Failure> {
     };
     let number = |text: &String| text.parse().map_err(|_| bad());
     Ok((number(rank)?, number(ranks)?, PathBuf::from(folder)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn given_a_rank_that_could_not_start_what_it_told_is_told_with_what_helps() {
+        let failure =
+            Failure::new("setup-failed", Exit::Unavailable, "no\nroom").hint("make\tsome");
+        let told = not_started(3, &in_a_line(&failure));
+        assert_eq!(told.message(), "rank 3 could not start: no room");
+        assert_eq!(told.hint_text(), Some("make some"));
+        let bare = Failure::new("setup-failed", Exit::Unavailable, "no room");
+        assert_eq!(not_started(1, &in_a_line(&bare)).hint_text(), None);
+        let silent = not_started(1, "");
+        assert_eq!(
+            silent.message(),
+            "rank 1 could not start: it ended without a word"
+        );
+    }
 }
