@@ -93,6 +93,9 @@ fn given_tcp_all_bytes_go_by_it_and_the_algorithm_asked_for_is_used() {
     assert_eq!(output.status.code(), Some(0));
     let picture = fs::read_to_string(picture).expect("the picture");
     assert!(roxmltree::Document::parse(&picture).is_ok());
+    let processors = std::thread::available_parallelism().map_or(1, usize::from);
+    let counted = &document(&output)["processors"];
+    assert_eq!(counted, processors, "before a rank was bound to one");
     for point in document(&output)["points"].as_array().expect("points") {
         assert_eq!(point["ceiling"]["provenance"]["kind"], "measured");
         let receipt = &point["samples"][0]["receipt"];
