@@ -20,9 +20,11 @@ use rustix::mm::{Advice, MapFlags, ProtFlags};
 
 use crate::fabric::Backing;
 
+mod heap;
 mod region;
 mod relay;
 
+pub(crate) use heap::{copy_into, fill_up, zeros};
 pub use region::Region;
 pub(crate) use relay::Relay;
 

@@ -11,6 +11,7 @@ use crowfly_route::units::{Bytes, BytesPerSecond};
 
 use super::BenchError;
 use crate::fabric::{Caches, copy_slice, unpace};
+use crate::memory::zeros;
 
 /// Bytes that one thread copies between two looks at the clock.
 const STEP: usize = 512 << 10;
@@ -21,7 +22,7 @@ const CHUNK: usize = 256 << 10;
 /// again for `time`; through the caches or past them, whichever is faster.
 ///
 /// # Errors
-/// When the system gives no threads.
+/// When the system gives no threads or no memory.
 pub fn copies(
     bytes: u64,
     threads: usize,
@@ -30,8 +31,15 @@ pub fn copies(
     let Ok(len) = usize::try_from(bytes) else {
         return Ok(None);
     };
-    let from = vec![1u8; len];
-    let mut to = vec![2u8; len];
+    let filled = |byte: u8| {
+        let mut all = zeros::<u8>(len).map_err(|error| BenchError::Ceiling {
+            what: "copies in memory",
+            source: Arc::new(io::Error::other(error)),
+        })?;
+        all.fill(byte);
+        Ok::<_, BenchError>(all)
+    };
+    let (from, mut to) = (filled(1)?, filled(2)?);
     let mut best: Option<BytesPerSecond> = None;
     for caches in [Caches::Keep, Caches::Pass] {
         let rate = copying(&from, &mut to, threads.max(1), caches, time / 2);

@@ -10,6 +10,8 @@ use crate::collective::{
     CallOptions, CollectiveError, CollectiveReceipt, Element, Group, Reduction, SharedBuffer,
     narrow,
 };
+use crate::fabric::FabricError;
+use crate::memory::zeros;
 
 /// The largest buffer of one rank.
 pub const MAX_COLLECTIVE: u64 = 1 << 30;
@@ -118,7 +120,7 @@ impl Buffers {
             Collective::AllToAll => (part * n, part * n),
             Collective::Barrier => (0, 0),
         };
-        let mut input = vec![0; ins * size];
+        let mut input = zeros(ins * size).map_err(FabricError::from)?;
         for (at, number) in input.chunks_exact_mut(size).enumerate() {
             encode(
                 case.element,
@@ -126,7 +128,7 @@ impl Buffers {
                 number,
             );
         }
-        let output = vec![0; outs * size];
+        let output: Vec<u8> = zeros(outs * size).map_err(FabricError::from)?;
         let wanted = case.shared && case.collective == Collective::AllReduce;
         let shared = wanted.then(|| group.buffer(output.len(), case.options));
         Ok(Self {
@@ -228,7 +230,7 @@ fn over_all(
 /// Measures a case for about `time`, after one call whose result is looked at. All ranks call it.
 ///
 /// # Errors
-/// As for a collective.
+/// As for a collective, and when there is no memory for the buffers.
 pub fn collective(
     group: &mut Group,
     case: CollectiveCase,

@@ -10,6 +10,7 @@ use crowfly_route::units::Bytes;
 use super::error::RunError;
 use super::order::BadOrder;
 use crate::checkpoint::seeded;
+use crate::memory::zeros;
 use crate::request::Piece;
 use crate::source::Source;
 
@@ -56,7 +57,7 @@ impl Shards {
     /// Makes them, durable and out of the page cache, so that they are read from storage.
     ///
     /// # Errors
-    /// [`RunError::Data`].
+    /// [`RunError::Data`], and [`RunError::Memory`].
     pub fn make(&self, mut made: impl FnMut(u64)) -> Result<(), RunError> {
         let failed = |action, path: &Path| {
             let path = path.to_owned();
@@ -67,7 +68,7 @@ impl Shards {
             }
         };
         fs::create_dir_all(&self.folder).map_err(failed("make", &self.folder))?;
-        let mut block = vec![0; BLOCK];
+        let mut block = zeros(BLOCK)?;
         let mut total = 0;
         for (path, size) in self.files().iter().zip(&self.sizes) {
             let mut file = File::create_new(path).map_err(failed("make", path))?;

@@ -16,6 +16,7 @@ use crate::checkpoint::seeded;
 use crate::ckpt::TensorPart;
 use crate::collective::{Element, narrow};
 use crate::digest;
+use crate::memory::{MemoryError, zeros};
 
 /// bf16 weights 2, fp32 master weights 4, two Adam moments 4 each.
 pub const STATE_BYTES_PER_PARAMETER: u64 = 14;
@@ -75,7 +76,10 @@ fn single(bytes: [u8; 4]) -> f32 {
 
 impl Model {
     /// The state that a run begins with.
-    pub fn new(parameters: u64, layers: u32, seed: u64) -> Self {
+    ///
+    /// # Errors
+    /// When there is no memory for it.
+    pub fn new(parameters: u64, layers: u32, seed: u64) -> Result<Self, MemoryError> {
         let (layers, parameters) = (u64::from(layers.max(1)), parameters as usize);
         let mut made = Vec::new();
         for number in 0..layers {
@@ -83,21 +87,23 @@ impl Model {
             let (least, left) = (parameters as u64 / layers, parameters as u64 % layers);
             let size = (least + u64::from(number < left)) as usize;
             let first = number * least + number.min(left);
+            let [weight, master, first_moment, second_moment] =
+                KINDS.map(|(_, _, bytes)| zeros(bytes * size));
             let mut layer = Layer {
                 names: KINDS.map(|(kind, ..)| format!("layer.{number}.{kind}")),
                 shape: [size as u64],
-                tensors: KINDS.map(|(_, _, bytes)| vec![0; bytes * size]),
+                tensors: [weight?, master?, first_moment?, second_moment?],
             };
             layer.begin(seed, first);
             made.push(layer);
         }
-        Self {
+        Ok(Self {
             layers: made,
-            sums: vec![0.0; parameters],
-            gradients: vec![0; 2 * parameters],
+            sums: zeros(parameters)?,
+            gradients: zeros(2 * parameters)?,
             step: 0,
             cursor: 0,
-        }
+        })
     }
 
     /// What is exchanged.
@@ -307,7 +313,7 @@ mod tests {
     #[test]
     fn gradients_are_those_of_the_formula_with_more_pairs_than_parameters_or_fewer() {
         for (parameters, layers, bytes) in [(10, 3, 400), (1000, 7, 64), (5, 5, 10)] {
-            let mut model = Model::new(parameters, layers, 1);
+            let mut model = Model::new(parameters, layers, 1).expect("memory");
             let batch = batch(bytes);
             model.compute(&batch, Work::Once);
             assert_eq!(model.sums, by_the_formula(&model, &batch), "{parameters}");
@@ -317,8 +323,8 @@ mod tests {
     #[test]
     fn computing_for_longer_changes_nothing_and_is_counted() {
         let batch = batch(4096);
-        let mut once = Model::new(100, 2, 1);
-        let mut often = Model::new(100, 2, 1);
+        let mut once = Model::new(100, 2, 1).expect("memory");
+        let mut often = Model::new(100, 2, 1).expect("memory");
         let one = once.compute(&batch, Work::Once);
         assert_eq!((one.passes, one.flops), (1, 2048.0 * FLOPS_PER_PAIR));
         let three = often.compute(&batch, Work::Flops(2.5 * one.flops));
@@ -332,7 +338,7 @@ mod tests {
     #[test]
     fn every_byte_of_a_batch_and_every_step_changes_the_state() {
         let digest_of = |batch: &[u8], steps: usize| {
-            let mut model = Model::new(64, 2, 1);
+            let mut model = Model::new(64, 2, 1).expect("memory");
             for _ in 0..steps {
                 model.compute(batch, Work::Once);
                 model.update();
@@ -352,7 +358,7 @@ mod tests {
 
     #[test]
     fn adam_s_first_step_moves_each_weight_by_its_rate_against_the_gradient() {
-        let mut model = Model::new(8, 1, 1);
+        let mut model = Model::new(8, 1, 1).expect("memory");
         let before: Vec<f32> = model.layers[0].tensors[1]
             .as_chunks::<4>()
             .0
@@ -381,7 +387,7 @@ mod tests {
 
     #[test]
     fn the_state_has_fourteen_bytes_a_parameter() {
-        let model = Model::new(103, 4, 1);
+        let model = Model::new(103, 4, 1).expect("memory");
         let bytes: usize = model.tensors().iter().map(|part| part.bytes.len()).sum();
         assert_eq!(bytes as u64, 103 * STATE_BYTES_PER_PARAMETER);
         assert_eq!(model.tensors().len(), 16);

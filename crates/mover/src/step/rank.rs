@@ -17,6 +17,7 @@ use crate::ckpt::{
 };
 use crate::collective::{CallOptions, CollectiveError, Element, Group, Reduction};
 use crate::engine::Engine;
+use crate::memory::fill_up;
 use crate::request::{Destination, Request};
 use crate::transfer::Loaded;
 
@@ -84,7 +85,7 @@ pub fn train(
         began,
         batches,
         engine: Engine::default(),
-        model: Model::new(order.parameters, order.layers, order.seed),
+        model: Model::new(order.parameters, order.layers, order.seed)?,
         group: Some(group),
         saving: None,
         losses,
@@ -291,10 +292,10 @@ impl Rank<'_> {
             return Ok((loaded, None));
         }
         let clock = Instant::now();
-        let mut batch = Vec::with_capacity(self.order.batch.0 as usize);
+        let mut batch = Vec::new();
         for region in &loaded.regions {
             let at = batch.len();
-            batch.resize(at + region.len(), 0);
+            fill_up(&mut batch, at + region.len())?;
             let into = batch.get_mut(at..).unwrap_or_default();
             region
                 .read_at(0, into)
@@ -399,7 +400,7 @@ impl Rank<'_> {
         let read = match step {
             NO_STEP => {
                 let order = self.order;
-                self.model = Model::new(order.parameters, order.layers, order.seed);
+                self.model = Model::new(order.parameters, order.layers, order.seed)?;
                 None
             }
             step => self.read_back(step)?,

@@ -22,7 +22,8 @@ use crate::collective::patience::{Patience, Waiting};
 use crate::collective::receipt::{COLLECTIVE_SCHEMA, CollectiveReceipt};
 use crate::collective::reduce::{self, Reduction};
 use crate::collective::shared::{Memory, SHARED_ALIGNMENT, SharedBuffer};
-use crate::fabric::Backing;
+use crate::fabric::{Backing, FabricError};
+use crate::memory::{copy_into, fill_up};
 
 /// What a call works on.
 enum Data<'a> {
@@ -490,7 +491,7 @@ impl Group {
             // Memory is mapped by all where all share one host, and those have boards.
             (_, Data::Mapped(..)) => Ok(0),
             (_, Data::Here(data)) if wide => {
-                scratch.resize(2 * data.len(), 0);
+                fill_up(&mut scratch, 2 * data.len()).map_err(FabricError::from)?;
                 reduce::widen(task.element, data, &mut scratch);
                 let chunks = run(None, &mut scratch);
                 reduce::narrow(task.element, &scratch, data);
@@ -500,11 +501,10 @@ impl Group {
             (Collective::ReduceScatter, Data::FromTo(input, output)) => {
                 let len = output.len();
                 if wide {
-                    scratch.resize(2 * input.len(), 0);
+                    fill_up(&mut scratch, 2 * input.len()).map_err(FabricError::from)?;
                     reduce::widen(task.element, input, &mut scratch);
                 } else {
-                    scratch.clear();
-                    scratch.extend_from_slice(input);
+                    copy_into(&mut scratch, input).map_err(FabricError::from)?;
                 }
                 let chunks = run(None, &mut scratch);
                 if wide {
