@@ -97,6 +97,15 @@ pub(crate) fn grace(allowed: Duration) -> Duration {
     (allowed / 4).min(MOST_GRACE)
 }
 
+/// Turns of the tight loop: none where ranks share cores, for the one that is waited for may want this one.
+const fn spins(rest: Rest<'_>, roomy: bool) -> u32 {
+    match rest {
+        Rest::Memory if roomy => MEMORY_SPINS,
+        Rest::Spin | Rest::Sockets(_) if roomy => SPINS,
+        _ => 0,
+    }
+}
+
 impl<'a> Patience<'a> {
     pub(crate) fn new(call: Waiting<'a>) -> Self {
         Self {
@@ -146,11 +155,7 @@ impl<'a> Patience<'a> {
         rest: Rest<'_>,
     ) -> Result<(), CollectiveError> {
         self.turns += 1;
-        let spins = match rest {
-            Rest::Memory if self.roomy => MEMORY_SPINS,
-            Rest::Spin | Rest::Sockets(_) if self.roomy => SPINS,
-            _ => 0,
-        };
+        let spins = spins(rest, self.roomy);
         if self.turns < spins {
             if self.turns > EAGER {
                 std::hint::spin_loop();
@@ -273,5 +278,26 @@ impl<'a> Patience<'a> {
     /// What all agree on.
     fn failed(&self) -> CollectiveError {
         self.council.settle(grace(self.allowed))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn given_ranks_that_share_cores_who_waits_gives_its_core_away_at_once() {
+        let sleep = |_: Duration| {};
+        for rest in [Rest::Memory, Rest::Spin, Rest::Sockets(&sleep)] {
+            assert_eq!(spins(rest, false), 0);
+        }
+        assert_eq!(spins(Rest::Memory, true), MEMORY_SPINS);
+        assert_eq!(spins(Rest::Spin, true), SPINS);
+        assert_eq!(spins(Rest::Sockets(&sleep), true), SPINS);
+        assert_eq!(
+            spins(Rest::UntilArrival, true),
+            0,
+            "the network needs the core"
+        );
     }
 }
