@@ -107,6 +107,17 @@ fn given_too_few_descriptors_ranks_name_the_limit_and_neither_wait_nor_take_each
     }
 }
 
+#[test]
+fn given_too_little_memory_for_its_data_a_step_says_so_and_is_not_aborted() {
+    let folder = folder("limits-memory-step");
+    let step = "step --ranks 2 --steps 4 --compute 5ms";
+    let output = limited("-v 50000", step, &folder);
+    let told = stderr(&output);
+    assert_eq!(output.status.code(), Some(69), "{told}");
+    let wanted = "error[no-host-memory]: cannot map 4194304 bytes of host memory: out of memory";
+    assert!(told.starts_with(wanted), "{told}");
+}
+
 /// A user that has no other processes, so that a limit on their number counts those of the test alone.
 const NOBODY_ELSE: u32 = 61_734;
 
