@@ -194,9 +194,11 @@ fn begun(ground: &Ground, want: &Asked) -> Copy {
 fn begin(ground: &Ground, want: &Asked) {
     let begun = begun(ground, want);
     begun.cancel();
-    ground.store.is(Mood::Well);
+    // Parts that were still on their way to the store are not taken either.
+    ground.store.is(Mood::Full);
     assert_eq!(code(begun.wait()), "cancelled");
     assert!(ground.store.get("b/m").is_none(), "nothing appears");
+    ground.store.is(Mood::Well);
 }
 
 #[test]
