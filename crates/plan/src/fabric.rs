@@ -58,6 +58,15 @@ pub struct Switches {
     pub core: u32,
 }
 
+/// What is to be joined.
+#[derive(Clone, Copy)]
+struct Ends {
+    wiring: Wiring,
+    servers: u32,
+    nics: u32,
+    oversubscription: f64,
+}
+
 impl Switches {
     /// For `servers` with `nics` each, on switches of `radix` ports, with `oversubscription` ports
     /// down per port up at the leaf, on rails. `tiers` of `None` takes as few as do.
@@ -103,7 +112,13 @@ impl Switches {
         if let Some(tiers) = tiers {
             PlanError::count("tiers", tiers.into(), 3)?;
         }
-        let fit = |radix, tiers| Self::fit(wiring, servers, nics, radix, oversubscription, tiers);
+        let ends = Ends {
+            wiring,
+            servers,
+            nics,
+            oversubscription,
+        };
+        let fit = |radix, tiers| Self::fit(ends, radix, tiers);
         fit(radix, tiers).ok_or_else(|| {
             let endpoints = u64::from(servers) * u64::from(nics);
             let asked = tiers.map_or("three tiers".to_owned(), |tiers| format!("{tiers} tiers"));
@@ -119,7 +134,7 @@ impl Switches {
     /// # Errors
     /// There is no tier of spines between leaves alone, or the links do not spread over so many.
     pub fn with_spines(self, spines: u32) -> Result<Self, PlanError> {
-        let least = self.spine.min(self.up);
+        let least = self.spine;
         let even = spines >= least && spines <= self.up && self.up.is_multiple_of(spines);
         if self.tiers == 2 && even {
             return Ok(Self {
@@ -145,23 +160,16 @@ impl Switches {
     }
 
     /// As few tiers as do, or the number asked for, where they do.
-    fn fit(
-        wiring: Wiring,
-        servers: u32,
-        nics: u32,
-        radix: u32,
-        oversubscription: f64,
-        tiers: Option<u32>,
-    ) -> Option<Self> {
+    fn fit(ends: Ends, radix: u32, tiers: Option<u32>) -> Option<Self> {
         [Self::one, Self::two, Self::three]
             .into_iter()
             .zip(1..)
             .filter(|(_, count)| tiers.is_none_or(|tiers| tiers == *count))
-            .find_map(|(build, _)| build(wiring, servers, nics, radix, oversubscription))
+            .find_map(|(build, _)| build(ends, radix))
     }
 
-    fn one(_: Wiring, servers: u32, nics: u32, radix: u32, _: f64) -> Option<Self> {
-        let endpoints = servers.checked_mul(nics)?;
+    fn one(ends: Ends, radix: u32) -> Option<Self> {
+        let endpoints = ends.servers.checked_mul(ends.nics)?;
         (endpoints <= radix).then_some(Self {
             tiers: 1,
             radix,
@@ -173,13 +181,13 @@ impl Switches {
         })
     }
 
-    fn leaves(
-        wiring: Wiring,
-        servers: u32,
-        nics: u32,
-        radix: u32,
-        oversubscription: f64,
-    ) -> Option<Self> {
+    fn leaves(ends: Ends, radix: u32) -> Option<Self> {
+        let Ends {
+            wiring,
+            servers,
+            nics,
+            oversubscription,
+        } = ends;
         let share = oversubscription / (1.0 + oversubscription);
         let down = (f64::from(radix) * share) as u32;
         let up = (f64::from(down) / oversubscription).ceil() as u32;
@@ -199,14 +207,8 @@ impl Switches {
         })
     }
 
-    fn two(
-        wiring: Wiring,
-        servers: u32,
-        nics: u32,
-        radix: u32,
-        oversubscription: f64,
-    ) -> Option<Self> {
-        let leaves = Self::leaves(wiring, servers, nics, radix, oversubscription)?;
+    fn two(ends: Ends, radix: u32) -> Option<Self> {
+        let leaves = Self::leaves(ends, radix)?;
         if leaves.leaf > radix {
             return None;
         }
@@ -217,14 +219,8 @@ impl Switches {
         Some(Self { spine, ..leaves })
     }
 
-    fn three(
-        wiring: Wiring,
-        servers: u32,
-        nics: u32,
-        radix: u32,
-        oversubscription: f64,
-    ) -> Option<Self> {
-        let leaves = Self::leaves(wiring, servers, nics, radix, oversubscription)?;
+    fn three(ends: Ends, radix: u32) -> Option<Self> {
+        let leaves = Self::leaves(ends, radix)?;
         let most = u64::from(radix) * u64::from(radix) / 2;
         if u64::from(leaves.leaf) > most {
             return None;
