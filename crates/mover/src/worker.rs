@@ -204,18 +204,23 @@ impl<'j, I: Io> Worker<'j, I> {
             (Way::Direct, Some(direct)) => {
                 let span = chunk.span(direct.align);
                 self.take_fresh_memory(lane, &span);
-                let slot = self.ring.as_mut().and_then(|ring| ring.free.pop());
-                self.submit(Flight {
-                    chunk,
-                    span,
-                    got: 0,
-                    attempts: 1,
-                    slot,
-                });
+                self.launch(chunk, span);
             }
             (Way::Map, _) => self.map(chunk),
             (Way::Direct | Way::Bounce | Way::Copy, _) => self.copy(chunk),
         }
+    }
+
+    /// Starts to read a chunk for the first time, into a slot of the ring where there is a ring.
+    fn launch(&mut self, chunk: Chunk, span: Range<u64>) {
+        let slot = self.ring.as_mut().and_then(|ring| ring.free.pop());
+        self.submit(Flight {
+            chunk,
+            span,
+            got: 0,
+            attempts: 1,
+            slot,
+        });
     }
 
     /// Where the bytes of a chunk arrive: in its destination or, on their way there, in a buffer.

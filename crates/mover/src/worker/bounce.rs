@@ -3,7 +3,7 @@
 
 use crowfly_machine::huge_pages;
 
-use super::{Flight, Ring, Worker};
+use super::{Ring, Worker};
 use crate::digest::GRID;
 use crate::error::TransferError;
 use crate::fresh::Landfall;
@@ -42,15 +42,8 @@ impl<I: Io> Worker<'_, I> {
             way: Way::Bounce,
             ..chunk
         };
-        let slot = self.ring.as_mut().and_then(|ring| ring.free.pop());
         let span = chunk.span(direct.align);
-        self.submit(Flight {
-            chunk,
-            span,
-            got: 0,
-            attempts: 1,
-            slot,
-        });
+        self.launch(chunk, span);
     }
 
     /// Copies a chunk out of its buffer into its destination.
