@@ -1,68 +1,25 @@
 """Loading into a GPU's memory, by a runtime that stands in for NVIDIA's: see fake_cuda.c."""
 
-import os
-import shutil
 import struct
-import subprocess
-import sys
-from pathlib import Path
+from functools import partial
 
 import pytest
 from conftest import pattern
+from played import built, run
 
 import crowfly
-
-HERE = Path(__file__).resolve().parent
-
-CHILD = """
-import ctypes, gc, struct, sys
-import crowfly
-from crowfly import errors
-fake = ctypes.CDLL("libcuda.so.1")
-
-def held(tensor):
-    # What the GPU's memory holds where the tensor says that it lies.
-    out = ctypes.create_string_buffer(max(tensor.nbytes, 1))
-    at = ctypes.c_uint64(tensor.data_ptr)
-    assert fake.fake_read(out, at, ctypes.c_size_t(tensor.nbytes)) == 0, "not a GPU's memory"
-    return out.raw[: tensor.nbytes]
-
-class Raised:
-    def __init__(self, kind): self.kind = kind
-    def __enter__(self): return self
-    def __exit__(self, kind, value, traceback):
-        assert kind is not None and issubclass(kind, self.kind), (kind, value)
-        self.value = value
-        return True
-"""
 
 
 @pytest.fixture(scope="module")
 def runtime(tmp_path_factory):
     """The folder that the stand-in was built into."""
-    if os.path.exists("/proc/driver/nvidia"):
-        pytest.skip("waived: NVIDIA's own runtime is here")
-    compiler = shutil.which("cc")
-    if compiler is None:
-        pytest.skip("waived: no C compiler builds the stand-in")
-    folder = tmp_path_factory.mktemp("runtime")
-    command = [compiler, "-shared", "-fPIC", "-O1", "-pthread", "-o", str(folder / "libcuda.so.1")]
-    subprocess.run([*command, str(HERE / "fake_cuda.c")], check=True)
-    return folder
+    return built(tmp_path_factory.mktemp("runtime"), "cuda")
 
 
 @pytest.fixture
 def with_gpus(runtime):
-    """Runs code in a process that has the two GPUs; what it asserts is told when it fails."""
-
-    def run(code, *arguments):
-        path = os.pathsep.join(filter(None, [str(runtime), os.environ.get("LD_LIBRARY_PATH")]))
-        command = [sys.executable, "-c", CHILD + code, *map(str, arguments)]
-        env = {**os.environ, "LD_LIBRARY_PATH": path}
-        done = subprocess.run(command, capture_output=True, text=True, timeout=120, env=env)
-        assert done.returncode == 0, done.stdout + done.stderr
-
-    return run
+    """Runs code in a process that has the two GPUs."""
+    return partial(run, runtime)
 
 
 def test_tensors_lie_in_the_memory_of_the_gpu_that_cuda_calls_so(with_gpus, small):

@@ -1,8 +1,7 @@
 """DTensors that are restored through a GPU's memory: ranks over gloo, and the stand-in for NVIDIA's runtime."""
 
-import os
-
 import pytest
+from played import environment
 from test_dcp import run_ranks, torch  # noqa: F401  (a fixture)
 from test_device import runtime  # noqa: F401  (a fixture)
 
@@ -39,8 +38,7 @@ def restored(kind):
 
 @pytest.fixture
 def with_runtime(runtime):  # noqa: F811
-    folders = filter(None, [str(runtime), os.environ.get("LD_LIBRARY_PATH")])
-    return {**os.environ, "LD_LIBRARY_PATH": os.pathsep.join(folders)}
+    return environment(runtime)
 
 
 def test_each_rank_reads_its_part_of_a_dtensor_into_the_memory_of_its_gpu(torch, with_runtime, tmp_path):  # noqa: F811

@@ -1,53 +1,34 @@
 """Loading in the order of a stream, by a runtime and a storage library that stand in for NVIDIA's: see fake_cuda.c and
 fake_cufile.c."""
 
-import os
-import shutil
 import struct
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
 from conftest import pattern
-from test_device import CHILD
+from played import built, run
 
 import crowfly
 from crowfly._stream import handle_of
 
-HERE = Path(__file__).resolve().parent
 SMALL = struct.pack("<6f", 0, 1, 2, 3, 4, 5)
 
 
 @pytest.fixture(scope="module")
 def libraries(tmp_path_factory):
     """A folder with both stand-ins, and one with the runtime alone."""
-    if os.path.exists("/proc/driver/nvidia"):
-        pytest.skip("waived: NVIDIA's own runtime is here")
-    compiler = shutil.which("cc")
-    if compiler is None:
-        pytest.skip("waived: no C compiler builds the stand-ins")
     both, alone = tmp_path_factory.mktemp("both"), tmp_path_factory.mktemp("alone")
-    made = [(both, "cuda", "libcuda.so.1"), (both, "cufile", "libcufile.so.0"), (alone, "cuda", "libcuda.so.1")]
-    for folder, name, library in made:
-        command = [compiler, "-shared", "-fPIC", "-O1", "-pthread", "-o", str(folder / library)]
-        subprocess.run([*command, str(HERE / f"fake_{name}.c"), "-ldl"], check=True)
-    return both, alone
+    return built(both, "cuda", "cufile"), built(alone, "cuda")
 
 
 @pytest.fixture
 def with_gpus(libraries):
     """Runs code in a process that has the two GPUs, and the storage library unless that is left out."""
+    both, alone = libraries
 
-    def run(code, *arguments, storage=True):
-        folder = libraries[0 if storage else 1]
-        path = os.pathsep.join(filter(None, [str(folder), os.environ.get("LD_LIBRARY_PATH")]))
-        command = [sys.executable, "-c", CHILD + code, *map(str, arguments)]
-        env = {**os.environ, "LD_LIBRARY_PATH": path}
-        done = subprocess.run(command, capture_output=True, text=True, timeout=120, env=env)
-        assert done.returncode == 0, done.stdout + done.stderr
+    def with_gpus(code, *arguments, storage=True):
+        run(both if storage else alone, code, *arguments)
 
-    return run
+    return with_gpus
 
 
 def test_it_returns_before_the_bytes_are_there_and_what_waits_finds_them_with_a_receipt(with_gpus, write):
