@@ -173,6 +173,11 @@ impl VerbsLink {
         let Some(flight) = state.ops.remove(&key) else {
             return;
         };
+        if state.closed {
+            // The engine has dropped it already: whether the pump or the closing thread fetches its
+            // completion, nothing is told.
+            return;
+        }
         let result = match flight.failed {
             None => Ok(()),
             Some(failed) => Err(self.blame(state, &flight, failed)),
