@@ -28,14 +28,16 @@ use crate::fabric::Access;
 use crate::objects::{self, Store, StoreSettings, at_a_time};
 
 mod batch;
-mod ends;
 mod folders;
+mod goal;
+mod origin;
 mod plan;
 mod side;
+mod stored;
 
 use batch::{Batch, Moved};
-use ends::Known;
 use folders::Folders;
+use goal::Known;
 use plan::Planned;
 pub use side::Side;
 use side::sensible;

@@ -6,8 +6,10 @@ use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use super::ends::{self, Goal, Known, Origin};
+use super::goal::{Goal, Known};
+use super::origin::Origin;
 use super::plan::FilePlan;
+use super::stored;
 use super::{Terms, Watched};
 use crate::digest::{self, GRID};
 use crate::service::account::Legs;
@@ -231,12 +233,12 @@ impl<'t> Batch<'t> {
             && upload.is_copied()
         {
             let stop = &self.watched.stop;
-            let moved = ends::duplicate(upload, range, stop, self.terms, &self.legs)?;
+            let moved = stored::duplicate(upload, range, stop, self.terms, &self.legs)?;
             self.count(moved, len);
         } else if let Goal::Object(upload) = &job.goal {
             let bytes = self.gather(job, range, slot)?;
             let stop = &self.watched.stop;
-            let moved = ends::deliver(upload, range, &bytes, stop, self.terms, &self.legs)?;
+            let moved = stored::deliver(upload, range, &bytes, stop, self.terms, &self.legs)?;
             self.count(moved, len);
         } else {
             let slot = job.origin.slot(range, slot);
