@@ -13,7 +13,7 @@ use super::courier::PostOffice;
 use super::error::CollectiveError;
 use super::verdict::Report;
 use super::{FIRST_IMM, MAX_RANKS};
-use crate::fabric::rendezvous::{Directory, World, announce, meet};
+use crate::fabric::rendezvous::{Directory, World, announce, meet, still_expected};
 use crate::fabric::{
     Fabric, FabricError, Imm, Incarnation, Mailbox, Options, Peer, Reader, RegionDescriptor, Token,
     Writer,
@@ -29,6 +29,8 @@ pub(crate) const TAKEN: u8 = 4;
 const MAX_LABEL: usize = 128;
 /// The most processors of a machine that ranks tell of.
 pub(crate) const MAX_PROCESSORS: usize = 1024;
+/// How often it is looked whether ranks that have not come still may.
+const GLANCE: Duration = Duration::from_millis(200);
 /// Cards kept for groups that are not formed here yet.
 const MAX_CARDS: usize = 16 * MAX_RANKS;
 
@@ -96,8 +98,24 @@ impl Mesh {
             peer.send(&hello(me), Options::within(left())).wait()?;
             *slot = Some(peer);
         }
-        while peers.iter().skip(me + 1).any(Option::is_none) {
-            let peer = fabric.accept(left())?;
+        loop {
+            let missing = peers.iter().enumerate().skip(me + 1);
+            let missing = missing.filter(|(_, peer)| peer.is_none());
+            let missing: Vec<usize> = missing.map(|(rank, _)| rank).collect();
+            let Some(first) = missing.first() else {
+                break;
+            };
+            let peer = match fabric.accept(left().min(GLANCE)) {
+                Err(FabricError::Deadline { .. }) if left().is_zero() => {
+                    return Err(CollectiveError::Forming(not_joined(*first)));
+                }
+                Err(FabricError::Deadline { .. }) => {
+                    let mut missing = missing.iter();
+                    missing.try_for_each(|rank| still_expected(directory, &name(*rank)))?;
+                    continue;
+                }
+                accepted => accepted?,
+            };
             // One that is lost before it says who it is was a try that its own end gave up.
             let message = match peer.recv(Options::within(left())).wait() {
                 Ok(message) => message,
@@ -213,8 +231,7 @@ impl Mesh {
                 return Err(CollectiveError::Forming(what));
             }
             if left().is_zero() {
-                let what = format!("rank {missing} did not join in time");
-                return Err(CollectiveError::Forming(what));
+                return Err(CollectiveError::Forming(not_joined(*missing)));
             }
             // Whoever is lost meanwhile wakes nobody: look again now and then.
             let nap = left().min(Duration::from_millis(20));
@@ -274,6 +291,10 @@ impl Mesh {
         self.came.notify_all();
         Some(())
     }
+}
+
+fn not_joined(rank: usize) -> String {
+    format!("rank {rank} did not join in time")
 }
 
 /// Which rank a greeting says that it comes from.

@@ -19,7 +19,7 @@ use super::cma::Cma;
 use super::copier::Copier;
 use super::counter::{Counters, ImmCounter};
 use super::descriptor::{Grant, RegionDescriptor};
-use super::error::FabricError;
+use super::error::{FabricError, SharedIo};
 use super::gate::Gate;
 use super::identity::{Capability, Incarnation, hex};
 use super::memory::{Backing, Buffer};
@@ -59,6 +59,8 @@ const TICK: Duration = Duration::from_millis(10);
 const LET_GO: Duration = Duration::from_secs(2);
 /// How often it is looked whether a link has let go.
 const NAP: Duration = Duration::from_millis(1);
+/// How often who waits for a peer looks whether one could not be greeted.
+const GLANCE: Duration = Duration::from_millis(50);
 /// Threads of a kind when nobody says.
 const MAX_THREADS: usize = 4;
 
@@ -78,6 +80,8 @@ struct Core {
     stop: AtomicBool,
     pending: Arc<Strangers>,
     unaccepted: SyncSender<Peer>,
+    /// When somebody connected last whom no thread could be had for, and why.
+    ungreeted: Mutex<Option<(Instant, SharedIo)>>,
 }
 
 /// One process's part of the fabric. Dropping it ends all its connections and threads; memory lives
@@ -167,6 +171,7 @@ impl Fabric {
             stop: AtomicBool::new(false),
             pending: Strangers::new(MAX_PENDING),
             unaccepted,
+            ungreeted: Mutex::default(),
         });
         let mut fabric = Self {
             core,
@@ -349,16 +354,40 @@ impl Fabric {
     /// Waits for the next peer that connects to this process.
     ///
     /// # Errors
-    /// [`FabricError::Deadline`] when none does in time.
+    /// [`FabricError::Deadline`] when none does in time, [`FabricError::Setup`] when one does meanwhile
+    /// and this process can have no thread to greet it.
     pub fn accept(&self, time: Duration) -> Result<Peer, FabricError> {
+        let began = Instant::now();
         let accepted = self.accepted.lock().unwrap_or_else(PoisonError::into_inner);
-        accepted.recv_timeout(time).map_err(|error| match error {
-            RecvTimeoutError::Timeout => FabricError::Deadline {
-                what: "a peer's connection",
-                after: time,
-            },
-            RecvTimeoutError::Disconnected => FabricError::Closed,
-        })
+        loop {
+            let left = time.saturating_sub(began.elapsed());
+            match accepted.recv_timeout(left.min(GLANCE)) {
+                Ok(peer) => return Ok(peer),
+                Err(RecvTimeoutError::Disconnected) => return Err(FabricError::Closed),
+                Err(RecvTimeoutError::Timeout) => self.all_greeted_since(began)?,
+            }
+            if began.elapsed() >= time {
+                return Err(FabricError::Deadline {
+                    what: "a peer's connection",
+                    after: time,
+                });
+            }
+        }
+    }
+
+    /// Whether whoever connected since a time could be greeted.
+    ///
+    /// # Errors
+    /// [`FabricError::Setup`] when this process could have no thread for it.
+    pub(crate) fn all_greeted_since(&self, since: Instant) -> Result<(), FabricError> {
+        let last = self.core.ungreeted.lock();
+        match &*last.unwrap_or_else(PoisonError::into_inner) {
+            Some((at, source)) if *at >= since => Err(FabricError::Setup {
+                what: "starting a thread that greets who connects",
+                source: Arc::clone(source),
+            }),
+            _ => Ok(()),
+        }
     }
 
     /// The counter of a value that peers' writes and notifications carry.
@@ -462,9 +491,14 @@ impl Core {
                     let local = index > 0;
                     // Whoever fails, or whom no thread could be had for, is told by the closed
                     // connection.
-                    let _ = std::thread::Builder::new()
+                    let spawned = std::thread::Builder::new()
                         .name("crowfly-greet".into())
                         .spawn(move || drop(core.greet(socket, local, &admitted)));
+                    if let Err(error) = spawned {
+                        let last = self.ungreeted.lock();
+                        *last.unwrap_or_else(PoisonError::into_inner) =
+                            Some((Instant::now(), Arc::new(error)));
+                    }
                 }
             }
         }

@@ -54,6 +54,11 @@ pub trait Directory: Send + Sync {
     /// # Errors
     /// [`RendezvousError`].
     fn get(&self, name: &str) -> Result<Option<String>, RendezvousError>;
+
+    /// Why nobody of this name comes any more, where the directory knows that; who waits for one stops.
+    fn missed(&self, _name: &str) -> Option<String> {
+        None
+    }
 }
 
 /// An entry that is there for as long as this lives.
@@ -118,6 +123,14 @@ pub enum RendezvousError {
         /// How long was waited.
         after: Duration,
     },
+    /// Someone will not come.
+    #[error("`{name}` does not come: {why}")]
+    Missed {
+        /// Who.
+        name: String,
+        /// Why.
+        why: String,
+    },
     /// Someone came and could not be connected to.
     #[error("`{name}` cannot be connected to: {source}")]
     Connect {
@@ -136,6 +149,7 @@ impl RendezvousError {
             Self::BadEntry { .. } => "bad-entry",
             Self::Directory { .. } => "directory-failed",
             Self::Late { .. } => "peer-late",
+            Self::Missed { .. } => "peer-missed",
             Self::Connect { .. } => "peer-unreachable",
         }
     }
@@ -264,11 +278,26 @@ pub fn announce(
     directory.put(name, &entry_of(fabric).to_text())
 }
 
+/// Whether someone of this name may still come.
+///
+/// # Errors
+/// [`RendezvousError::Missed`].
+pub(crate) fn still_expected(directory: &dyn Directory, name: &str) -> Result<(), RendezvousError> {
+    match directory.missed(name) {
+        None => Ok(()),
+        Some(why) => Err(RendezvousError::Missed {
+            name: name.to_owned(),
+            why,
+        }),
+    }
+}
+
 /// Connects to whoever announced itself under this name. While nobody has, or the one who did is
 /// gone, it waits for a successor.
 ///
 /// # Errors
-/// [`RendezvousError::Late`] or the last reason why connecting failed.
+/// [`RendezvousError::Late`] or the last reason why connecting failed; at once, where that lies with this
+/// process or the directory knows that nobody comes.
 pub fn meet(
     fabric: &Fabric,
     directory: &dyn Directory,
@@ -282,6 +311,7 @@ pub fn meet(
         if left.is_zero() {
             return Err(last.unwrap_or_else(|| late(name, time)));
         }
+        still_expected(directory, name)?;
         if let Some(text) = directory.get(name)? {
             let entry = Entry::from_text(&text).ok_or_else(|| bad_entry(name))?;
             match fabric.connect(&entry, Options::within(left.min(TRY))) {
@@ -289,10 +319,18 @@ pub fn meet(
                 // Someone else has the address by now; its own entry will follow.
                 Err(FabricError::Replaced { .. }) => {}
                 Err(source) => {
-                    last = Some(RendezvousError::Connect {
+                    let own = matches!(
+                        source,
+                        FabricError::Setup { .. } | FabricError::Memory(_) | FabricError::Closed
+                    );
+                    let failed = RendezvousError::Connect {
                         name: name.to_owned(),
                         source: Box::new(source),
-                    });
+                    };
+                    if own {
+                        return Err(failed);
+                    }
+                    last = Some(failed);
                 }
             }
         }

@@ -60,10 +60,20 @@ fn wants_stream(peer: &Peer, policy: Policy) -> bool {
 }
 
 /// The stream that a peer was given leave to open, once it has.
-fn accepted(awaited: &Awaited, rank: usize, until: Instant) -> Result<Stream, CollectiveError> {
+fn accepted(
+    mesh: &Mesh,
+    (awaited, since): (&Awaited, Instant),
+    (rank, member): (usize, usize),
+    until: Instant,
+) -> Result<Stream, CollectiveError> {
     loop {
         if let Some(stream) = awaited.take() {
             return Ok(stream);
+        }
+        mesh.fabric.all_greeted_since(since)?;
+        if let Some(why) = mesh.councils.why(member) {
+            let what = format!("rank {rank} was lost: {why}");
+            return Err(CollectiveError::Forming(what));
         }
         if Instant::now() >= until {
             let what = format!("rank {rank} did not open its stream in time");
@@ -279,6 +289,7 @@ impl Group {
         members: Vec<usize>,
         until: Instant,
     ) -> Result<Self, CollectiveError> {
+        let began = Instant::now();
         let ranks = members.len();
         let me = members.iter().position(|member| *member == mesh.me);
         let me = me.ok_or_else(|| {
@@ -340,7 +351,10 @@ impl Group {
             let apart = !hosts.together(me, rank);
             let stream = match awaited.get(rank).and_then(Option::as_ref) {
                 _ if !apart => None,
-                Some(awaited) => Some(accepted(awaited, rank, until)?),
+                Some(awaited) => {
+                    let who = (rank, *member);
+                    Some(accepted(&mesh, (awaited, began), who, until)?)
+                }
                 None => {
                     let token = card.tokens.iter().find(|(of, _)| *of == me);
                     token
