@@ -24,6 +24,7 @@ mod man;
 pub mod map;
 pub mod plan;
 pub mod race;
+mod reason;
 pub mod route;
 pub mod serve;
 pub mod step;

@@ -9,7 +9,7 @@ use crowfly_mover::bench::{
     CollectiveCase, CollectiveSample, MAX_COLLECTIVE, collective, copies, streams,
 };
 use crowfly_mover::collective::{Algorithm, CallOptions, Element, Group, GroupSettings, Reduction};
-use crowfly_mover::fabric::rendezvous::{Folder, World};
+use crowfly_mover::fabric::rendezvous::{Directory, Folder, World};
 use crowfly_mover::fabric::{Fabric, Settings, SharedKey};
 use crowfly_route::collective::Collective;
 use crowfly_route::hop::{Capacity, Provenance};
@@ -191,14 +191,21 @@ pub fn run(args: &CollectiveArgs, out: &mut Output) -> Result<Exit, Failure> {
         let key = key::from_stdin()?;
         let place = (rank, ranks);
         let processors = processors();
-        let fabric = fabric(args, key, place);
-        started::say(&fabric.as_ref().map(|_| ()).map_err(Clone::clone))?;
         let around = Around {
             processors,
             ceilings: Vec::new(),
         };
-        measure(args, &sizes, fabric?, &Folder::at(folder), place, around)?;
-        return Ok(Exit::Ok);
+        let done = fabric(args, key, place).and_then(|fabric| {
+            started::say_ready()?;
+            measure(args, &sizes, fabric, &Folder::at(folder), place, around)
+        });
+        return match done {
+            Ok(_) => Ok(Exit::Ok),
+            Err(failure) => {
+                started::say_why(&failure);
+                Err(failure)
+            }
+        };
     }
     let world = World::from_environment()
         .map_err(|error| Failure::new("bad-launcher", Exit::Usage, error.to_string()))?;
@@ -213,11 +220,10 @@ pub fn run(args: &CollectiveArgs, out: &mut Output) -> Result<Exit, Failure> {
         ceilings: ceilings(args, &sizes, ranks as usize),
     };
     let started = Started::start(ranks)?;
-    let folder = Folder::at(started.folder());
     let place = (0, ranks as usize);
     let fabric = fabric(args, started.key(), place)?;
-    let table = measure(args, &sizes, fabric, &folder, place, around)?;
-    show(args, &table, out)
+    let table = measure(args, &sizes, fabric, &started, place, around);
+    show(args, &table.map_err(|here| started.reason(here))?, out)
 }
 
 fn under_launcher(
@@ -329,11 +335,18 @@ fn measure(
     args: &CollectiveArgs,
     sizes: &[u64],
     fabric: Arc<Fabric>,
-    folder: &Folder,
+    directory: &dyn Directory,
     (rank, ranks): (usize, usize),
     around: Around,
 ) -> Result<Table, Failure> {
-    let mut group = Group::form(fabric, folder, JOB, rank, ranks, GroupSettings::default())?;
+    let mut group = Group::form(
+        fabric,
+        directory,
+        JOB,
+        rank,
+        ranks,
+        GroupSettings::default(),
+    )?;
     let mut found: Vec<(Collective, u64, Vec<CollectiveSample>)> = Vec::new();
     for what in &args.what {
         let sizes = if *what == Collective::Barrier {

@@ -15,6 +15,7 @@ use crowfly_mover::step::{MAX_LOSSES, Moment, Order, Recovery};
 use super::Way;
 use super::hand::{Brief, Said, Word};
 use super::standing::Log;
+use crate::commands::reason::{HEARSAY, known};
 use crate::failure::{Exit, Failure, errno};
 use crate::interrupt;
 use crate::output::Output;
@@ -23,17 +24,6 @@ use crate::output::Output;
 const GLANCE: Duration = Duration::from_millis(50);
 /// How long ranks may take to end once they are through.
 const FAREWELL: Duration = Duration::from_secs(5);
-/// How long after a rank that could not go on for another's sake that one may tell why.
-const HEARSAY: Duration = Duration::from_secs(2);
-/// The codes of failures that are the doing of another rank, which has one of its own.
-const OF_OTHERS: [&str; 6] = [
-    "ranks-lost",
-    "collective-late",
-    "group-not-formed",
-    "group-abandoned",
-    "peer-late",
-    "peer-unreachable",
-];
 /// The folder in which ranks find each other, in the folder of the run.
 const MEET: &str = "meet";
 
@@ -203,14 +193,9 @@ impl Foreman<'_> {
                 self.log.add(rank, *moment);
                 self.replace()
             }
-            Heard::Said(Said::Failed {
-                code,
-                message,
-                hint,
-                exit,
-            }) => {
-                let failure = rank_failed(rank, &code, &message, hint.as_deref(), exit);
-                if !is_of_others(&code) {
+            Heard::Said(Said::Failed(reason)) => {
+                let failure = reason.failure(rank, "step-rank-failed");
+                if !reason.is_of_others() {
                     return Err(failure);
                 }
                 worker.state = State::Failed;
@@ -319,24 +304,6 @@ fn silence(ranks: &[usize], patience: Duration) -> Failure {
         .hint("it does not compute, or it would say so: is it stopped?")
 }
 
-/// Whether a rank that fails so does it for another's sake.
-fn is_of_others(code: &str) -> bool {
-    OF_OTHERS.contains(&code)
-}
-
-/// The failure of a rank, as it told it.
-fn rank_failed(rank: usize, code: &str, message: &str, hint: Option<&str>, exit: u8) -> Failure {
-    let what = format!("rank {rank} could not go on: {message} ({code})");
-    Failure::new("step-rank-failed", known(exit), what).maybe_hint(hint)
-}
-
-/// The exit status of a rank that failed, as this program has them.
-fn known(status: u8) -> Exit {
-    let failed = Exit::ALL.iter().filter(|exit| **exit != Exit::Ok);
-    let known = failed.copied().find(|exit| exit.status() == status);
-    known.unwrap_or(Exit::Io)
-}
-
 impl Worker {
     /// Says a line. A rank that does not hear it is gone, which is noticed where it is listened to.
     fn say(&mut self, line: &str) {
@@ -363,6 +330,7 @@ impl Drop for Worker {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::commands::reason::{OF_OTHERS, Reason};
 
     /// A run of two ranks that both work, one of them to be ended by nobody but itself.
     fn two_ranks<'a>(order: &'a Order) -> Foreman<'a> {
@@ -411,12 +379,12 @@ mod tests {
     }
 
     fn failed(code: &str, exit: Exit) -> Heard {
-        Heard::Said(Said::Failed {
+        Heard::Said(Said::Failed(Reason {
             code: code.to_owned(),
             message: format!("the words of {code}"),
             hint: None,
             exit: exit.status(),
-        })
+        }))
     }
 
     #[test]

@@ -17,6 +17,7 @@ use serde::{Deserialize, Serialize};
 
 use super::Way;
 use crate::commands::key;
+use crate::commands::reason::Reason;
 use crate::failure::{Exit, Failure, errno};
 
 /// How often a rank that computes says so: several times within the shortest time after which one that
@@ -55,29 +56,10 @@ pub enum Said {
     /// It computes; said again and again as long as it does, for it says nothing else meanwhile.
     Computing,
     /// Why it cannot go on.
-    Failed {
-        /// The code of the error.
-        code: String,
-        /// The error in words.
-        message: String,
-        /// What to do about it.
-        hint: Option<String>,
-        /// The exit status that it leads to.
-        exit: u8,
-    },
+    Failed(Reason),
 }
 
 impl Said {
-    /// A failure, to be told.
-    pub fn failed(failure: &Failure) -> Self {
-        Self::Failed {
-            code: failure.code().to_owned(),
-            message: failure.message().to_owned(),
-            hint: failure.hint_text().map(str::to_owned),
-            exit: failure.exit().status(),
-        }
-    }
-
     /// Says it on standard output.
     fn say(&self) -> io::Result<()> {
         let mut line = serde_json::to_vec(self)?;
@@ -105,7 +87,7 @@ pub fn be_started() -> Exit {
         Ok(()) => Exit::Ok,
         Err(failure) => {
             // Who is not there to hear it has ended this rank.
-            let _ = Said::failed(&failure).say();
+            let _ = Said::Failed(Reason::of(&failure)).say();
             failure.exit()
         }
     }

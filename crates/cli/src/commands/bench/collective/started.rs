@@ -3,14 +3,19 @@
 
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, Read, Write};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::{Child, ChildStdout, Command, Stdio};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use crowfly_mover::fabric::SharedKey;
+use crowfly_mover::fabric::rendezvous::{Directory, Folder, Presence, RendezvousError, World};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 use tempfile::TempDir;
 
+use super::JOB;
+use crate::commands::reason::{HEARSAY, Reason, is_of_others};
 use crate::commands::step::ground::clean;
 use crate::failure::{Exit, Failure, errno};
 use crate::interrupt::Leftover;
@@ -23,10 +28,8 @@ const MARK: &str = ".crowfly-ranks";
 const MEET: &str = "meet";
 /// What a rank says once it has all that it needs.
 const READY: &str = "ready";
-/// What stands between what happened and what to do about it.
-const HINT: char = '\t';
 /// The longest line that a rank may say.
-const MAX_LINE: u64 = 1024;
+const MAX_LINE: u64 = 4096;
 /// How long ranks may take to end.
 const FAREWELL: Duration = Duration::from_secs(2);
 /// How often it is looked whether they have.
@@ -37,6 +40,8 @@ const GLANCE: Duration = Duration::from_millis(5);
 pub struct Started {
     key: SharedKey,
     children: Vec<Child>,
+    /// What each of them says, once it has said that it is ready.
+    words: Mutex<Vec<Words>>,
     meet: PathBuf,
     _folder: TempDir,
     _unfinished: Leftover,
@@ -78,12 +83,13 @@ impl Started {
         let mut started = Self {
             key: SharedKey::generate()?,
             children: Vec::new(),
+            words: Mutex::default(),
             meet: folder.path().join(MEET),
             _folder: folder,
             _unfinished: unfinished,
             _lock: lock,
         };
-        let mut words: Vec<(u32, Option<ChildStdout>)> = Vec::new();
+        let mut words = Vec::new();
         let program = std::env::current_exe().map_err(|e| failed("find this program", &e))?;
         for rank in 1..ranks {
             let mut child = Command::new(&program)
@@ -99,73 +105,164 @@ impl Started {
                 let key = format!("{}\n", started.key.to_hex());
                 stdin.write_all(key.as_bytes())
             });
-            words.push((rank, child.stdout.take()));
+            words.push((rank as usize, child.stdout.take()));
             started.children.push(child);
             told.unwrap_or(Ok(()))
                 .map_err(|error| failed("talk to a rank", &error))?;
         }
         for (rank, stdout) in words {
-            hear(rank, stdout)?;
+            let words = Words::new(rank, stdout).begin()?;
+            started.words().push(words);
         }
         Ok(started)
+    }
+
+    fn words(&self) -> MutexGuard<'_, Vec<Words>> {
+        self.words.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Why the run failed: where what happened here only follows from what happened to another rank, that.
+    pub fn reason(&self, here: Failure) -> Failure {
+        if !is_of_others(here.code()) {
+            return here;
+        }
+        let until = Instant::now() + HEARSAY;
+        loop {
+            let mut words = self.words();
+            words.iter_mut().for_each(Words::listen);
+            let own = words.iter().find_map(Words::own_reason);
+            if let Some(own) = own {
+                return own;
+            }
+            let silent = words.iter().all(|words| words.end.is_some());
+            drop(words);
+            if silent || Instant::now() >= until {
+                return here;
+            }
+            std::thread::sleep(GLANCE);
+        }
     }
 
     /// The key that all of them share.
     pub fn key(&self) -> SharedKey {
         self.key.clone()
     }
+}
 
-    /// Where they find each other.
-    pub fn folder(&self) -> &Path {
-        &self.meet
+impl Directory for Started {
+    fn put(&self, name: &str, entry: &str) -> Result<(), RendezvousError> {
+        Folder::at(&self.meet).put(name, entry)
+    }
+
+    fn hold(&self, name: &str, entry: &str) -> Result<Presence, RendezvousError> {
+        Folder::at(&self.meet).hold(name, entry)
+    }
+
+    fn get(&self, name: &str) -> Result<Option<String>, RendezvousError> {
+        Folder::at(&self.meet).get(name)
+    }
+
+    /// Whoever of them has ended comes no more.
+    fn missed(&self, name: &str) -> Option<String> {
+        let mut words = self.words();
+        let words = words.iter_mut().find(|words| {
+            let rank = u32::try_from(words.rank);
+            rank.is_ok_and(|rank| World::name_of(JOB, rank) == name)
+        })?;
+        words.listen();
+        match words.end.as_ref()? {
+            Some(reason) => Some(reason.message.clone()),
+            None => Some("it ended without a word".to_owned()),
+        }
     }
 }
 
-/// Waits until a rank has all that it needs: the others would wait a minute for one that cannot come.
-fn hear(rank: u32, stdout: Option<ChildStdout>) -> Result<(), Failure> {
-    let mut line = String::new();
-    if let Some(stdout) = stdout {
-        let mut lines = BufReader::new(stdout.take(MAX_LINE));
-        lines
-            .read_line(&mut line)
-            .map_err(|error| failed("hear a rank", &error))?;
+/// What a rank says.
+#[derive(Debug)]
+struct Words {
+    rank: usize,
+    said: Option<BufReader<ChildStdout>>,
+    /// What it said last, if that is over.
+    end: Option<Option<Reason>>,
+}
+
+impl Words {
+    fn new(rank: usize, stdout: Option<ChildStdout>) -> Self {
+        Self {
+            rank,
+            said: stdout.map(BufReader::new),
+            end: None,
+        }
     }
-    match line.trim() {
-        READY => Ok(()),
-        why => Err(not_started(rank, why)),
+
+    fn next(&mut self) -> io::Result<String> {
+        let mut line = String::new();
+        if let Some(said) = &mut self.said {
+            said.take(MAX_LINE).read_line(&mut line)?;
+        }
+        Ok(line)
+    }
+
+    /// Waits until a rank has all that it needs: the others would wait a minute for one that cannot come.
+    fn begin(mut self) -> Result<Self, Failure> {
+        let line = self.next().map_err(|error| failed("hear a rank", &error))?;
+        match line.trim() {
+            READY => Ok(self),
+            why => Err(not_started(self.rank, why)),
+        }
+    }
+
+    /// Hears whether it could not go on, or has ended, and waits for neither.
+    fn listen(&mut self) {
+        let Some(said) = self.said.as_ref().filter(|_| self.end.is_none()) else {
+            return;
+        };
+        let mut ready = [PollFd::new(said.get_ref(), PollFlags::IN)];
+        let now = Timespec {
+            tv_sec: 0,
+            tv_nsec: 0,
+        };
+        let waits = poll(&mut ready, Some(&now)).is_ok_and(|ready| ready > 0);
+        if !said.buffer().is_empty() || waits {
+            let line = self.next().unwrap_or_default();
+            self.end = Some(serde_json::from_str(&line).ok());
+        }
+    }
+
+    /// Why it could not go on, where that was no other's doing.
+    fn own_reason(&self) -> Option<Failure> {
+        let reason = self.end.as_ref()?.as_ref()?;
+        let own = !reason.is_of_others();
+        own.then(|| reason.failure(self.rank, "bench-rank-failed"))
     }
 }
 
 /// The failure of a rank that could not start, as it told it.
-fn not_started(rank: u32, told: &str) -> Failure {
-    let (why, hint) = match told.split_once(HINT) {
-        _ if told.is_empty() => ("it ended without a word", None),
-        Some((why, hint)) => (why, Some(hint)),
-        None => (told, None),
-    };
+fn not_started(rank: usize, told: &str) -> Failure {
+    let told: Option<Reason> = serde_json::from_str(told).ok();
+    let silent = "it ended without a word";
+    let why = told.as_ref().map_or(silent, |told| told.message.as_str());
     let what = format!("rank {rank} could not start: {why}");
+    let hint = told.as_ref().and_then(|told| told.hint.as_deref());
     Failure::new("bench-no-ranks", Exit::Unavailable, what).maybe_hint(hint)
 }
 
-/// Says to whoever started this rank that it has all that it needs, or why it has not.
-pub fn say(result: &Result<(), Failure>) -> Result<(), Failure> {
-    let line = match result {
-        Ok(()) => READY.to_owned(),
-        Err(failure) => in_a_line(failure),
-    };
-    let mut out = io::stdout().lock();
-    let told = writeln!(out, "{line}").and_then(|()| out.flush());
-    told.map_err(|error| Failure::output(&error))
+/// Says to whoever started this rank that it has all that it needs.
+pub fn say_ready() -> Result<(), Failure> {
+    say(READY).map_err(|error| Failure::output(&error))
 }
 
-/// A failure as a rank tells it: what happened, and what to do about it.
-fn in_a_line(failure: &Failure) -> String {
-    let plain = |text: &str| text.replace(['\n', HINT], " ");
-    let what = plain(failure.message());
-    match failure.hint_text() {
-        Some(hint) => format!("{what}{HINT}{}", plain(hint)),
-        None => what,
-    }
+/// Says to whoever started this rank why it cannot go on.
+pub fn say_why(failure: &Failure) {
+    let line = serde_json::to_string(&Reason::of(failure));
+    // Who is not there to hear it has ended this rank.
+    let _ = line.map_err(io::Error::from).and_then(|line| say(&line));
+}
+
+fn say(line: &str) -> io::Result<()> {
+    let mut out = io::stdout().lock();
+    writeln!(out, "{line}")?;
+    out.flush()
 }
 
 /// Binds this rank to a processor of its own, as mpirun does, where there are enough; otherwise, and where the
@@ -198,19 +295,85 @@ pub fn place(given: &[String]) -> Result<(usize, usize, PathBuf), Failure> {
 mod tests {
     use super::*;
 
+    fn told(failure: &Failure) -> String {
+        serde_json::to_string(&Reason::of(failure)).expect("it can be told")
+    }
+
     #[test]
     fn given_a_rank_that_could_not_start_what_it_told_is_told_with_what_helps() {
         let failure =
             Failure::new("setup-failed", Exit::Unavailable, "no\nroom").hint("make\tsome");
-        let told = not_started(3, &in_a_line(&failure));
-        assert_eq!(told.message(), "rank 3 could not start: no room");
-        assert_eq!(told.hint_text(), Some("make some"));
+        let heard = not_started(3, &told(&failure));
+        assert_eq!(heard.message(), "rank 3 could not start: no\nroom");
+        assert_eq!(heard.hint_text(), Some("make\tsome"));
         let bare = Failure::new("setup-failed", Exit::Unavailable, "no room");
-        assert_eq!(not_started(1, &in_a_line(&bare)).hint_text(), None);
+        assert_eq!(not_started(1, &told(&bare)).hint_text(), None);
         let silent = not_started(1, "");
         assert_eq!(
             silent.message(),
             "rank 1 could not start: it ended without a word"
         );
+    }
+
+    /// Ranks that say lines and end.
+    fn ranks(lines: &[&str]) -> Started {
+        let made = Leftover::make(tempfile::tempdir, TempDir::path);
+        let (folder, unfinished) = made.expect("a folder");
+        let lock = File::create(folder.path().join(MARK)).expect("a file");
+        let started = Started {
+            key: SharedKey::derive("a test of ranks that fail"),
+            children: Vec::new(),
+            words: Mutex::default(),
+            meet: folder.path().join(MEET),
+            _folder: folder,
+            _unfinished: unfinished,
+            _lock: lock,
+        };
+        for (rank, line) in (1..).zip(lines) {
+            let mut child = Command::new("printf")
+                .args(["%s", line])
+                .stdout(Stdio::piped())
+                .spawn()
+                .expect("it starts");
+            let words = Words::new(rank, child.stdout.take());
+            child.wait().expect("it ends");
+            started.words().push(words.begin().expect("it is ready"));
+        }
+        started
+    }
+
+    #[test]
+    fn given_ranks_of_which_one_has_a_reason_of_its_own_that_is_told_and_no_other() {
+        let failed = |code| {
+            told(&Failure::new(
+                code,
+                Exit::Unavailable,
+                format!("the words of {code}"),
+            ))
+        };
+        let lines =
+            ["ranks-lost", "setup-failed"].map(|code| format!("{READY}\n{}\n", failed(code)));
+        let started = ranks(&lines.each_ref().map(String::as_str));
+        let lost = Failure::new("ranks-lost", Exit::Io, "rank 2 was lost");
+        let reason = started.reason(lost);
+        assert_eq!(reason.code(), "bench-rank-failed");
+        assert_eq!(
+            reason.message(),
+            "rank 2 could not go on: the words of setup-failed (setup-failed)"
+        );
+        let own = Failure::new("out-of-memory", Exit::Unavailable, "this one's own");
+        assert_eq!(started.reason(own).code(), "out-of-memory");
+        let missed = |rank| started.missed(&World::name_of(JOB, rank));
+        assert_eq!(missed(2).as_deref(), Some("the words of setup-failed"));
+        assert_eq!(missed(3), None);
+    }
+
+    #[test]
+    fn given_a_rank_that_ended_without_a_word_nobody_waits_for_it_and_what_others_saw_is_told() {
+        let started = ranks(&[&format!("{READY}\n")]);
+        let missed = started.missed(&World::name_of(JOB, 1));
+        assert_eq!(missed.as_deref(), Some("it ended without a word"));
+        let lost = Failure::new("ranks-lost", Exit::Io, "rank 1 was lost");
+        assert_eq!(started.reason(lost).code(), "ranks-lost");
     }
 }
