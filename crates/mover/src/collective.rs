@@ -14,6 +14,7 @@
 //! `council` and `verdict` (agreement on failures), `mesh` and `arena` (what all stands on).
 
 mod arena;
+mod bell;
 mod call;
 mod choose;
 mod council;

@@ -39,7 +39,7 @@ pub(crate) const INLINE: usize = LINE - POST_HEAD;
 /// Which call it is, and what is called.
 const POST_HEAD: usize = size_of::<u64>() + CALL_BYTES;
 /// Lines of words in front of those for each rank.
-const OWN_LINES: usize = 3 + POSTS;
+const OWN_LINES: usize = 4 + POSTS;
 
 /// Where everything is in the arena of each rank of a group of this size.
 #[derive(Clone, Copy, Debug)]
@@ -97,6 +97,11 @@ impl Layout {
     /// How many blocks the rank has come to a step with.
     pub(crate) const fn progress(&self, step: Step) -> usize {
         2 * LINE + step as usize * size_of::<u64>()
+    }
+
+    /// What wakes the rank.
+    pub(crate) const fn bell(&self) -> usize {
+        (3 + POSTS) * LINE
     }
 
     /// The block in turn.
@@ -261,6 +266,7 @@ mod tests {
             let layout = Layout::new(ranks);
             let mut ranges = vec![range(layout.stage(), 8), range(layout.entry(), 32)];
             ranges.extend((0..2).map(|block| range(layout.board(block), BOARD)));
+            ranges.push(range(layout.bell(), size_of::<u32>()));
             let steps = [Step::Put, Step::Reduced, Step::Taken];
             ranges.extend(steps.map(|step| range(layout.progress(step), 8)));
             ranges.extend((0..BLOCKS as u64).map(|count| range(layout.block(count), BLOCK)));

@@ -16,6 +16,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use super::arena::{BOARD, Layout};
+use super::bell::ring;
 use super::error::CollectiveError;
 use super::patience::{Patience, Rest};
 use crate::fabric::{Backing, Caches};
@@ -60,6 +61,12 @@ impl Flat {
         self.boards.len()
     }
 
+    /// Wakes those that wait for what this rank has just put up.
+    fn ring(&self) {
+        let others = others(self.me, self.ranks()).filter_map(|rank| self.boards.get(rank));
+        ring(others, &self.layout, self.me);
+    }
+
     fn write(&self, offset: usize, bytes: &[u8]) {
         if let Some(board) = self.boards.get(self.me) {
             board.copy_in(self.layout.board(self.block) + offset, bytes, Caches::Keep);
@@ -79,6 +86,7 @@ impl Flat {
         if let Some(word) = self.boards.get(self.me).and_then(|board| board.word(at)) {
             word.store(self.stage, Ordering::Release);
         }
+        self.ring();
         for (rank, board) in self.boards.iter().enumerate() {
             let Some(word) = board.word(at) else { continue };
             while word.load(Ordering::Acquire) < self.stage {

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::arena::{Layout, read_entry};
+use super::bell::Bell;
 use super::call::Call;
 use super::council::{Council, HAD_LEFT};
 use super::error::{Called, CollectiveError};
@@ -71,6 +72,9 @@ pub(crate) struct Patience<'a> {
     turns: u32,
     since: Option<Instant>,
     nap: Duration,
+    /// What others of this host wake this rank by, and whom it says there that it waits for.
+    bell: Option<Bell<'a>>,
+    hung: Option<Option<usize>>,
     last_chance: bool,
     /// What had arrived by the last look.
     seen: u64,
@@ -108,6 +112,7 @@ const fn spins(rest: Rest<'_>, roomy: bool) -> u32 {
 
 impl<'a> Patience<'a> {
     pub(crate) fn new(call: Waiting<'a>) -> Self {
+        let own = call.near.get(call.rank).and_then(Option::as_deref);
         Self {
             council: call.council,
             fabric: call.fabric,
@@ -122,6 +127,8 @@ impl<'a> Patience<'a> {
             turns: 0,
             since: None,
             nap: NAP,
+            bell: own.map(|arena| Bell::new(arena, &call.layout)),
+            hung: None,
             last_chance: false,
             seen: 0,
             waited: Duration::ZERO,
@@ -143,6 +150,7 @@ impl<'a> Patience<'a> {
         self.turns = 0;
         self.nap = NAP;
         self.last_chance = false;
+        self.wake_up();
         if let Some(since) = self.since.take() {
             self.waited += since.elapsed();
         }
@@ -198,12 +206,34 @@ impl<'a> Patience<'a> {
             Rest::Briefly => self.fabric.await_arrival(self.seen, NAP),
             Rest::Sockets(sleep) if self.roomy || self.turns >= SOCKET_YIELDS => sleep(LONGEST_NAP),
             _ if self.turns < spins + YIELDS => std::thread::yield_now(),
+            Rest::Memory => self.doze(on, LONGEST_NAP),
             _ => {
-                std::thread::sleep(self.nap);
+                self.doze(None, self.nap);
                 self.nap = (self.nap * 2).min(LONGEST_BLIND);
             }
         }
         Ok(())
+    }
+
+    /// Sleeps until a rank of this host has put something up, for `time` at most. The turn before that
+    /// only says so, and is for one more look.
+    fn doze(&mut self, on: Option<usize>, time: Duration) {
+        let Some(bell) = self.bell else {
+            return std::thread::sleep(time);
+        };
+        if self.hung != Some(on) {
+            bell.hang(on);
+            self.hung = Some(on);
+            return;
+        }
+        bell.sleep(on, time);
+        self.wake_up();
+    }
+
+    fn wake_up(&mut self) {
+        if let (Some(_), Some(bell)) = (self.hung.take(), self.bell) {
+            bell.take_down();
+        }
     }
 
     /// Looks whether the others on this host call the same.
@@ -278,6 +308,12 @@ impl<'a> Patience<'a> {
     /// What all agree on.
     fn failed(&self) -> CollectiveError {
         self.council.settle(grace(self.allowed))
+    }
+}
+
+impl Drop for Patience<'_> {
+    fn drop(&mut self) {
+        self.wake_up();
     }
 }
 

@@ -29,6 +29,7 @@ impl Flat {
             own.copy_in(at, data, Caches::Keep);
             put_up(own, head, patience.number, &patience.call);
         }
+        self.ring();
         for rank in others(self.me, self.ranks()) {
             let (number, call) = self.posted_by(rank, head, patience)?;
             patience.same(rank, number, &call)?;

@@ -142,6 +142,7 @@ impl Flat {
             if let Some(word) = own.and_then(|own| own.word(self.layout.progress(step))) {
                 word.store(blocks.before + *done, Ordering::Release);
             }
+            self.ring();
         }
     }
 

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use crate::collective::arena::{HEAD, Head, Layout, SLOTS};
+use crate::collective::bell::ring;
 use crate::fabric::{Backing, Caches};
 
 pub(crate) struct SharedLane {
@@ -53,6 +54,7 @@ impl SharedLane {
         if let Some(word) = self.theirs.word(self.layout.head(self.me)) {
             word.store(self.sent, Ordering::Release);
         }
+        ring([&self.theirs], &self.layout, self.me);
         true
     }
 
@@ -77,5 +79,6 @@ impl SharedLane {
         if let Some(word) = self.ours.word(self.layout.tail(self.other)) {
             word.store(self.taken, Ordering::Release);
         }
+        ring([&self.theirs], &self.layout, self.me);
     }
 }

@@ -1,26 +1,33 @@
 //! Memory that several processes use at the same time: counters that they read and write in one
 //! piece, and bytes that are copied in and out.
 
-use std::sync::atomic::AtomicU64;
+use std::sync::atomic::{AtomicU32, AtomicU64};
 
 use super::{Backing, Caches, copy};
 
 impl Backing {
-    /// A counter in host memory; `None` where it does not lie inside, is not aligned to 8 bytes, or
+    /// A counter in host memory; `None` where it does not lie inside, is not aligned to its size, or
     /// the memory may only be read.
     pub(crate) fn word(&self, offset: usize) -> Option<&AtomicU64> {
-        const SIZE: usize = size_of::<AtomicU64>();
-        let inside = offset.checked_add(SIZE).is_some_and(|end| end <= self.len);
-        if !inside || !offset.is_multiple_of(SIZE) || !self.writable || !self.is_host() {
-            return None;
-        }
-        let address = self.base.as_ptr().wrapping_add(offset);
-        if !(address as usize).is_multiple_of(align_of::<AtomicU64>()) {
-            return None;
-        }
+        let address = self.aligned(offset, size_of::<AtomicU64>())?;
         // SAFETY: the word lies inside the mapping, which is writable, aligned as checked, and lives
         // as long as `self`. An atomic may be changed by anyone at any time.
         Some(unsafe { AtomicU64::from_ptr(address.cast()) })
+    }
+
+    /// The same of half the size, which is what the kernel lets processes wait for.
+    pub(crate) fn half_word(&self, offset: usize) -> Option<&AtomicU32> {
+        let address = self.aligned(offset, size_of::<AtomicU32>())?;
+        // SAFETY: as in `word`.
+        Some(unsafe { AtomicU32::from_ptr(address.cast()) })
+    }
+
+    /// Where so many bytes are that may be written to in one piece, a power of two.
+    fn aligned(&self, offset: usize, size: usize) -> Option<*mut u8> {
+        let inside = offset.checked_add(size).is_some_and(|end| end <= self.len);
+        let address = self.base.as_ptr().wrapping_add(offset);
+        let usable = inside && self.writable && self.is_host();
+        (usable && (address as usize).is_multiple_of(size)).then_some(address)
     }
 
     /// Copies bytes into host memory; `false`, and nothing is copied, where they do not lie inside or
@@ -65,6 +72,14 @@ mod tests {
         assert_eq!(other.word(64).expect("inside").load(Ordering::Acquire), 7);
         assert!(one.word(4090).is_none() && one.word(4096).is_none());
         assert!(one.word(4).is_none(), "not aligned");
+        one.half_word(4)
+            .expect("inside")
+            .store(9, Ordering::Release);
+        assert_eq!(
+            other.half_word(4).expect("inside").load(Ordering::Acquire),
+            9
+        );
+        assert!(one.half_word(2).is_none() && one.half_word(4094).is_none());
     }
 
     #[test]
