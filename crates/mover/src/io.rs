@@ -56,6 +56,9 @@ pub(crate) trait Io {
     /// Accepts a request; never more than [`Io::room`] of them.
     fn submit(&mut self, op: Op);
 
+    /// Hands the requests accepted so far to the device, and waits for none of them; [`Io::wait`] does so too.
+    fn send(&mut self) {}
+
     /// How many more requests fit.
     fn room(&self) -> usize;
 

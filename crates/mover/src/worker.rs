@@ -119,7 +119,7 @@ impl<'j, I: Io> Worker<'j, I> {
     pub(crate) fn run(mut self) -> Ledger {
         let mut done = Vec::new();
         loop {
-            let more = self.fill();
+            let more = self.fill(0);
             let waits_for_drive = self.io.in_flight() > 0;
             if self.copies() {
                 self.reap(!waits_for_drive);
@@ -144,7 +144,11 @@ impl<'j, I: Io> Worker<'j, I> {
                 });
                 break;
             }
+            let mut unseen = done.len();
             for completion in done.drain(..) {
+                // So that the drive works on while a core copies or hashes what it has delivered.
+                self.fill(unseen);
+                unseen -= 1;
                 self.completed(completion);
             }
         }
@@ -158,11 +162,12 @@ impl<'j, I: Io> Worker<'j, I> {
         level / of + usize::from(rank < level % of)
     }
 
-    /// Submits until the share is in flight; whether chunks may be left.
-    fn fill(&mut self) -> bool {
+    /// Submits until the share is in flight, but leaves room for `unseen` requests that may have to be
+    /// repeated; whether chunks may be left.
+    fn fill(&mut self, unseen: usize) -> bool {
         let share = self.share();
         loop {
-            if self.io.in_flight() >= share || self.io.room() == 0 {
+            if self.io.in_flight() >= share || self.io.room() <= unseen {
                 // A worker without a share would otherwise wait for one that never comes.
                 return self.job.has_more();
             }
@@ -211,7 +216,8 @@ impl<'j, I: Io> Worker<'j, I> {
         }
     }
 
-    /// Starts to read a chunk for the first time, into a slot of the ring where there is a ring.
+    /// Starts to read a chunk for the first time, into a slot of the ring where there is a ring. The drive is told at
+    /// once: getting memory for the next one may take longer than the read.
     fn launch(&mut self, chunk: Chunk, span: Range<u64>) {
         let slot = self.ring.as_mut().and_then(|ring| ring.free.pop());
         self.submit(Flight {
@@ -221,6 +227,7 @@ impl<'j, I: Io> Worker<'j, I> {
             attempts: 1,
             slot,
         });
+        self.io.send();
     }
 
     /// Where the bytes of a chunk arrive: in its destination or, on their way there, in a buffer.

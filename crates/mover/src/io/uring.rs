@@ -110,6 +110,11 @@ impl Io for Uring {
         pushed.expect("the queue has as many entries as there are slots");
     }
 
+    fn send(&mut self) {
+        // What the kernel does not take now, it is given again when completions are waited for.
+        let _ = self.ring.submit();
+    }
+
     fn room(&self) -> usize {
         self.free.len()
     }

@@ -4,6 +4,7 @@ use std::fs::File;
 use std::io::Write;
 
 use std::os::fd::AsFd;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use crowfly_route::obstacle::Code;
 
@@ -17,6 +18,8 @@ use crate::work::{Terms, cut};
 const LENGTH: u64 = 5 * digest::GRID + 1234;
 /// Seeds run by the ordinary tests; each is another order, another set of faults.
 const SEEDS: u64 = 200;
+/// Requests that a job of these tests keeps in flight.
+const IN_FLIGHT: usize = 4;
 
 fn content() -> Vec<u8> {
     (0..LENGTH)
@@ -62,7 +65,7 @@ fn reading(file: &Arc<File>, memory: &Arc<Memory>) -> Job {
     };
     let mut chunks = Vec::new();
     cut(0, 0..LENGTH, &terms, &mut chunks);
-    Job::new(Direction::Read, vec![lane], chunks, Tuner::fixed(4)).with_digests()
+    Job::new(Direction::Read, vec![lane], chunks, Tuner::fixed(IN_FLIGHT)).with_digests()
 }
 
 /// Reads the whole file through a device, by the production worker.
@@ -110,6 +113,88 @@ fn given_any_seed_of_short_interrupted_and_reordered_answers_the_bytes_are_right
         );
         assert!(out.ledger.retries > 0, "seed {seed}");
         assert_eq!(out.ledger.bounced, 0, "seed {seed}");
+    }
+}
+
+/// A device that tells how many requests it has been handed and not answered.
+struct Told {
+    device: Faulty,
+    with_drive: Arc<AtomicUsize>,
+    answered: Arc<AtomicUsize>,
+}
+
+impl Io for Told {
+    fn submit(&mut self, op: crate::io::Op) {
+        self.device.submit(op);
+    }
+
+    fn send(&mut self) {
+        self.with_drive
+            .store(self.device.in_flight(), Ordering::Relaxed);
+    }
+
+    fn room(&self) -> usize {
+        self.device.room()
+    }
+
+    fn in_flight(&self) -> usize {
+        self.device.in_flight()
+    }
+
+    fn wait(&mut self, patience: Duration, done: &mut Vec<Done>) -> io::Result<()> {
+        let before = done.len();
+        self.device.wait(patience, done)?;
+        self.answered
+            .fetch_add(done.len() - before, Ordering::Relaxed);
+        self.send();
+        Ok(())
+    }
+}
+
+/// Notes what the drive had to do while bytes were looked at.
+struct Onlooker {
+    with_drive: Arc<AtomicUsize>,
+    answered: Arc<AtomicUsize>,
+    seen: std::sync::Mutex<Vec<(usize, usize)>>,
+}
+
+impl crate::job::Sink for Onlooker {
+    fn take(&self, _piece: usize, _offset: u64, _bytes: &[u8]) {
+        let now = |count: &AtomicUsize| count.load(Ordering::Relaxed);
+        let seen = (now(&self.answered), now(&self.with_drive));
+        self.seen.lock().expect("one thread").push(seen);
+    }
+}
+
+#[test]
+fn while_a_core_looks_at_what_has_arrived_the_drive_has_as_many_requests_as_before() {
+    let file = file(&content());
+    let chunks = LENGTH.div_ceil(digest::GRID) as usize;
+    for seed in 0..SEEDS {
+        let memory = Memory::host(LENGTH as usize, None).expect("12 MB");
+        let (with_drive, answered) = <(Arc<AtomicUsize>, Arc<AtomicUsize>)>::default();
+        let onlooker = Arc::new(Onlooker {
+            with_drive: Arc::clone(&with_drive),
+            answered: Arc::clone(&answered),
+            seen: std::sync::Mutex::default(),
+        });
+        let mut job = reading(&file, &memory);
+        job.sink = Some(Arc::clone(&onlooker) as _);
+        let faults = Faults {
+            seed,
+            ..Faults::default()
+        };
+        let device = Told {
+            device: Faulty::new(faults, 8),
+            with_drive,
+            answered,
+        };
+        Worker::new(&job, device, (0, 1), None, Ledger::default()).run();
+        let seen = onlooker.seen.lock().expect("one thread");
+        assert_eq!(seen.len(), chunks, "seed {seed}");
+        for (answered, with_drive) in &*seen {
+            assert_eq!(*with_drive, IN_FLIGHT.min(chunks - answered), "seed {seed}");
+        }
     }
 }
 
