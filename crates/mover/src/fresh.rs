@@ -83,9 +83,7 @@ impl FreshMemory {
     /// Has the kernel give a part of host memory its pages now, of the size that has proved cheaper.
     pub(crate) fn fill(&self, target: &Target) {
         let huge = self.take_huge();
-        if !huge {
-            target.use_small_pages();
-        }
+        target.take_pages(huge);
         let before = usage::this_thread().total();
         target.prefault();
         let seconds = usage::this_thread().total() - before;
@@ -136,7 +134,7 @@ impl FreshMemory {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::memory::HUGE_PAGE;
+    use crate::memory::{HUGE_PAGE, Memory};
 
     /// A billion bytes at some rate.
     fn at(gigabytes_per_second: f64) -> (u64, f64) {
@@ -192,6 +190,32 @@ mod tests {
             after(&[at(0.5)], &[at(0.4)]).landfall(),
             Landfall::PageCache
         );
+    }
+
+    #[test]
+    fn memory_that_is_filled_part_by_part_stays_one_mapping_whatever_its_pages() {
+        const PARTS: usize = 4;
+        let memory = Memory::host(PARTS * HUGE_PAGE, None).expect("8 MB");
+        let whole = memory.target(0..PARTS * HUGE_PAGE);
+        let base = whole.pointer() as usize;
+        let span = base..base + whole.len();
+        let mappings = || {
+            let maps = std::fs::read_to_string("/proc/self/maps").expect("this process's");
+            let bounds = maps
+                .lines()
+                .filter_map(|line| line.split_once(' ')?.0.split_once('-'));
+            let address = |hex| usize::from_str_radix(hex, 16).expect("hexadecimal");
+            bounds
+                .filter(|(start, end)| address(start) < span.end && address(end) > span.start)
+                .count()
+        };
+        assert_eq!(mappings(), 1);
+        let huge_is_slow = after(&[at(0.5)], &[at(1.0)]);
+        huge_is_slow.fill(&whole.part(HUGE_PAGE, HUGE_PAGE));
+        huge_is_slow.fill(&whole.part(3 * HUGE_PAGE, HUGE_PAGE));
+        assert_eq!((mappings(), whole.there()), (1, 2 * HUGE_PAGE));
+        after(&[], &[]).fill(&whole);
+        assert_eq!((mappings(), whole.there()), (1, PARTS * HUGE_PAGE));
     }
 
     #[test]

@@ -119,6 +119,8 @@ pub(crate) struct Memory {
     kind: MemoryKind,
     /// Whether pages of a file were laid over part of it.
     follows_file: AtomicBool,
+    /// Whether the pages that come next are to be small, whatever the kind says.
+    small: AtomicBool,
     owner: Owner,
 }
 
@@ -208,6 +210,7 @@ impl Memory {
                 huge: huge.is_ok(),
             },
             follows_file: AtomicBool::new(false),
+            small: AtomicBool::new(false),
             owner: Owner::Mapping(None),
         }))
     }
@@ -246,6 +249,7 @@ impl Memory {
             len: rounded,
             kind: MemoryKind::Peer(address),
             follows_file: AtomicBool::new(false),
+            small: AtomicBool::new(false),
             owner: Owner::Mapping(Some(fd)),
         }))
     }
@@ -265,6 +269,7 @@ impl Memory {
             len: memory.len(),
             kind: MemoryKind::Gpu(gpu),
             follows_file: AtomicBool::new(false),
+            small: AtomicBool::new(false),
             owner: Owner::Gpu(memory),
         }))
     }
@@ -289,6 +294,7 @@ impl Memory {
             len: backing.len(),
             kind: MemoryKind::Host { numa, huge: false },
             follows_file: AtomicBool::new(false),
+            small: AtomicBool::new(false),
             owner: Owner::Fabric(Arc::clone(backing)),
         }))
     }
@@ -468,13 +474,29 @@ impl Target {
         };
     }
 
-    /// Has this part made of small pages when it is first touched.
-    pub(crate) fn use_small_pages(&self) {
-        let pages = self.pages();
-        // SAFETY: advice on whole pages of our own mapping; it changes no contents.
-        let _ = unsafe {
-            rustix::mm::madvise(pages.pointer().cast(), pages.len(), Advice::LinuxNoHugepage)
+    /// How many bytes of this part have pages.
+    #[cfg(test)]
+    pub(crate) fn there(&self) -> usize {
+        let mut pages = vec![0u8; self.len().div_ceil(BLOCK)];
+        // SAFETY: the part lies inside our own mapping, and there is a byte for each of its pages.
+        let rc = unsafe { libc::mincore(self.pointer().cast(), self.len(), pages.as_mut_ptr()) };
+        assert_eq!(rc, 0, "{}", io::Error::last_os_error());
+        pages.iter().filter(|page| *page & 1 == 1).count() * BLOCK
+    }
+
+    /// Has the memory that this is a part of made of huge or of small pages where it has none yet. Advice for a part
+    /// alone would cut the mapping in two, and each such call waits for the threads that take pages at the time.
+    pub(crate) fn take_pages(&self, huge: bool) {
+        let (memory, small) = (&self.memory, !huge);
+        if memory.small.swap(small, Ordering::Relaxed) == small {
+            return;
+        }
+        let advice = match huge {
+            true => Advice::LinuxHugepage,
+            false => Advice::LinuxNoHugepage,
         };
+        // SAFETY: advice on our own mapping; it changes no contents.
+        let _ = unsafe { rustix::mm::madvise(memory.base.as_ptr().cast(), memory.len, advice) };
     }
 
     /// Reads from the file into this part by a kernel copy.
