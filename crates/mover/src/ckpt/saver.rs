@@ -262,13 +262,14 @@ impl Saver {
     pub fn prepare(&mut self, state: &State<'_>) -> Result<(), SaveError> {
         state.check()?;
         let image = Image::new(state.mine(self.rank.rank(), self.rank.ranks()), 0)?;
-        self.staging.prepare(self.slabs(&image, u64::MAX));
+        self.staging
+            .prepare(self.slabs(&image, u64::MAX), image.len());
         Ok(())
     }
 
     /// Memory for copies that is there, without what a save in the background holds.
     pub fn ready(&mut self) -> Bytes {
-        Bytes(self.staging.ready() as u64 * SLAB)
+        self.staging.ready_bytes()
     }
 
     /// How many buffers a save takes.
@@ -286,8 +287,7 @@ impl Saver {
         let outcome = Arc::new(Outcome::default());
         let slabs = self.slabs(&image, most);
         let there = self.staging.ready();
-        let fresh = Bytes(slabs.saturating_sub(there) as u64 * SLAB);
-        self.staging.prepare(slabs);
+        let fresh = self.staging.prepare(slabs, image.len());
         let (filled, to_write) = mpsc::sync_channel(slabs.max(1));
         let (written, free) = mpsc::sync_channel(slabs.max(1) + there);
         let job = Background {
