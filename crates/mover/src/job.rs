@@ -107,6 +107,8 @@ pub(crate) struct Ledger {
     pub delivered: BTreeMap<Way, u64>,
     /// Bytes of direct ways that were moved one request at a time, without a ring.
     pub by_threads: u64,
+    /// Bytes that were to go directly and whose destination became the page cache's pages instead.
+    pub mapped_instead: u64,
     /// Bytes copied by the CPU through a buffer that is not the destination.
     pub bounced: u64,
     /// Bytes moved beyond those asked for.
@@ -135,6 +137,7 @@ impl Ledger {
             *self.delivered.entry(way).or_default() += bytes;
         }
         self.by_threads += other.by_threads;
+        self.mapped_instead += other.mapped_instead;
         self.bounced += other.bounced;
         self.overread += other.overread;
         self.retries += other.retries;

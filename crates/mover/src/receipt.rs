@@ -211,16 +211,22 @@ impl Account {
                     Some(reason(Some(Code::SlowFreshMemory))),
                 ),
                 Way::Map => {
-                    let because = reason(Some(Code::SlowFreshMemory));
+                    let mut mapped = |because: String, bytes: u64| {
+                        shares.extend((bytes > 0).then_some(Share {
+                            path: Path::Mapped,
+                            class: Class::Direct,
+                            bytes: Bytes(bytes),
+                            because: Some(because),
+                        }));
+                    };
+                    let instead = ledger.mapped_instead.min(bytes);
+                    mapped(reason(Some(Code::SlowFreshMemory)), instead);
+                    bytes -= instead;
+                    let because = reason(None);
                     let filled = bytes.saturating_sub(self.before.cached());
                     if because == IN_CACHE && filled > 0 {
                         bytes -= filled;
-                        shares.push(Share {
-                            path: Path::Mapped,
-                            class: Class::Direct,
-                            bytes: Bytes(filled),
-                            because: Some(FILLED_BY_DRIVE.into()),
-                        });
+                        mapped(FILLED_BY_DRIVE.into(), filled);
                     }
                     (Path::Mapped, Class::Direct, Some(because))
                 }
@@ -521,13 +527,11 @@ mod tests {
         }
     }
 
-    #[test]
-    fn bytes_that_a_drive_takes_out_of_peer_memory_go_by_the_peer_path() {
-        let peer: Place = "peer:0000:04:00.0".parse().expect("a place");
-        let account = Account {
-            from: peer,
-            to: Place::File("out".into()),
-            policy: Policy::Require,
+    fn account(from: Place, to: Place, policy: Policy) -> Account {
+        Account {
+            from,
+            to,
+            policy,
             forced: None,
             verify: Verify::No,
             candidates: Vec::new(),
@@ -535,7 +539,35 @@ mod tests {
             pieces: Vec::new(),
             before: Before::look(&[]),
             storage: None,
-        };
+        }
+    }
+
+    #[test]
+    fn cached_bytes_are_mapped_for_that_and_others_where_fresh_memory_is_slow_for_that() {
+        let mut account = account(Place::File("in".into()), Place::Host(None), Policy::Prefer);
+        account.before = Before(vec![Some(1000)]);
+        let mut ledger = Ledger::default();
+        ledger.meet(Obstacle::slows(Code::SlowFreshMemory, "slow memory"));
+        ledger.delivered = [(Way::Map, 1700), (Way::Bounce, 60)].into();
+        ledger.mapped_instead = 400;
+        let shares = account.shares(&ledger, 0, None);
+        let told = shares.iter().map(|share| {
+            let because = share.because.as_deref().unwrap_or_default();
+            (share.path, share.bytes.0, because)
+        });
+        let expected = [
+            (Path::Staged, 60, "slow memory"),
+            (Path::Mapped, 400, "slow memory"),
+            (Path::Mapped, 300, FILLED_BY_DRIVE),
+            (Path::Mapped, 1000, IN_CACHE),
+        ];
+        assert_eq!(told.collect::<Vec<_>>(), expected);
+    }
+
+    #[test]
+    fn bytes_that_a_drive_takes_out_of_peer_memory_go_by_the_peer_path() {
+        let peer: Place = "peer:0000:04:00.0".parse().expect("a place");
+        let account = account(peer, Place::File("out".into()), Policy::Require);
         let mut ledger = Ledger::default();
         ledger.delivered.insert(Way::Direct, 4096);
         let shares = account.shares(&ledger, 0, None);

@@ -9,7 +9,7 @@ use crowfly_route::obstacle::{Code, Confidence, Fix, Obstacle};
 use super::{MAX_ATTEMPTS, Worker, failed};
 use crate::error::TransferError;
 use crate::io::{Direction, Io};
-use crate::job::Lane;
+use crate::job::{Lane, Ledger};
 use crate::memory::BLOCK;
 use crate::work::{Chunk, Way};
 
@@ -65,7 +65,10 @@ impl<I: Io> Worker<'_, I> {
             return self.copy(chunk);
         }
         self.meet_slow_memory();
+        let mapped = |ledger: &Ledger| ledger.delivered.get(&Way::Map).copied().unwrap_or(0);
+        let before = mapped(&self.ledger);
         self.map(chunk);
+        self.ledger.mapped_instead += mapped(&self.ledger) - before;
     }
 
     /// Starts reading what of this chunk and of those soon to come is not in the page cache.
