@@ -29,6 +29,7 @@ mod group;
 mod hosts;
 mod lane;
 mod mesh;
+mod neighbours;
 mod patience;
 mod receipt;
 mod reduce;

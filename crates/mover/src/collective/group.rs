@@ -20,6 +20,7 @@ use super::flat::Flat;
 use super::hosts::Hosts;
 use super::lane::Lane;
 use super::mesh::Mesh;
+use super::neighbours::Neighbours;
 use crate::fabric::{Backing, DEFAULT_DEADLINE, Fabric, Region};
 
 /// How a group is formed.
@@ -113,6 +114,7 @@ pub struct Group {
     lanes: Vec<Option<Lane>>,
     flat: Option<Flat>,
     roomy: bool,
+    neighbours: Neighbours,
     /// Whether all ranks run on one machine, however they reach each other.
     one_machine: bool,
     /// Whether each has a stream to each other one.

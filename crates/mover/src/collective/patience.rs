@@ -9,6 +9,7 @@ use super::bell::Bell;
 use super::call::Call;
 use super::council::{Council, HAD_LEFT};
 use super::error::{Called, CollectiveError};
+use super::neighbours::Neighbours;
 use super::verdict::{Mismatch, Overdue};
 use crate::fabric::{Backing, Fabric};
 
@@ -23,8 +24,6 @@ const MEMORY_SPINS: u32 = 4000;
 const EAGER: u32 = 50;
 /// Turns of giving way to others before sleeping.
 const YIELDS: u32 = 2000;
-/// The same where a socket can wake this thread.
-const SOCKET_YIELDS: u32 = 50;
 /// Turns between two looks at what others on this host call.
 const LOOK: u32 = 256;
 /// The first nap, and the longest.
@@ -62,6 +61,7 @@ pub(crate) struct Patience<'a> {
     /// The arenas of the ranks on this host, by rank.
     near: &'a [Option<Arc<Backing>>],
     layout: Layout,
+    neighbours: &'a Neighbours,
     pub number: u64,
     pub call: Call,
     pub rank: usize,
@@ -88,6 +88,7 @@ pub(crate) struct Waiting<'a> {
     pub fabric: &'a Fabric,
     pub near: &'a [Option<Arc<Backing>>],
     pub layout: Layout,
+    pub neighbours: &'a Neighbours,
     pub number: u64,
     pub call: Call,
     pub rank: usize,
@@ -118,6 +119,7 @@ impl<'a> Patience<'a> {
             fabric: call.fabric,
             near: call.near,
             layout: call.layout,
+            neighbours: call.neighbours,
             number: call.number,
             call: call.call,
             rank: call.rank,
@@ -204,8 +206,10 @@ impl<'a> Patience<'a> {
         match rest {
             Rest::UntilArrival => self.fabric.await_arrival(self.seen, LONGEST_NAP),
             Rest::Briefly => self.fabric.await_arrival(self.seen, NAP),
-            Rest::Sockets(sleep) if self.roomy || self.turns >= SOCKET_YIELDS => sleep(LONGEST_NAP),
-            _ if self.turns < spins + YIELDS => std::thread::yield_now(),
+            Rest::Sockets(sleep) => sleep(LONGEST_NAP),
+            _ if self.turns < spins + YIELDS && !self.neighbours.are_about(now) => {
+                self.neighbours.give_way(now);
+            }
             Rest::Memory => self.doze(on, LONGEST_NAP),
             _ => {
                 self.doze(None, self.nap);

@@ -423,6 +423,7 @@ impl Group {
             fabric: &self.mesh.fabric,
             near: &self.near,
             layout: self.layout,
+            neighbours: &self.neighbours,
             number: self.number,
             call,
             rank: me,

@@ -17,6 +17,7 @@ use crate::collective::flat::Flat;
 use crate::collective::hosts::Hosts;
 use crate::collective::lane::{Ends, IMMS, Lane, NetworkLane, SharedLane, StreamLane};
 use crate::collective::mesh::{Card, MAX_PROCESSORS, Mesh};
+use crate::collective::neighbours::Neighbours;
 use crate::collective::patience::grace;
 use crate::collective::shared::{Memory, SharedBuffer};
 use crate::fabric::rendezvous::Directory;
@@ -418,6 +419,7 @@ impl Group {
             lanes,
             flat,
             roomy,
+            neighbours: Neighbours::default(),
             one_machine,
             streams,
             number: 0,
