@@ -1,9 +1,13 @@
 """load_file: everything at once, with a receipt."""
 
+import fcntl
 import json
 import os
+import pty
 import struct
+import subprocess
 import sys
+import termios
 
 import pytest
 from conftest import file_bytes, pattern
@@ -137,10 +141,29 @@ def test_progress_tells_bytes_and_ends_at_the_total(small):
     assert told[-1] == (42, 42)
 
 
-def test_a_bar_of_tqdm_counts_bytes_up_to_the_total(small, capsys):
+def load_with_a_bar(path, stderr):
+    code = "import crowfly, sys; crowfly.load_file(sys.argv[1], progress=True)"
+    subprocess.run([sys.executable, "-c", code, str(path)], stderr=stderr, check=True)
+
+
+def test_a_bar_of_tqdm_is_drawn_on_a_terminal(small):
     pytest.importorskip("tqdm", reason="waived: tqdm is not installed")
-    crowfly.load_file(small, progress=True)
-    assert "loading" in capsys.readouterr().err
+    ours, theirs = pty.openpty()
+    os.set_blocking(ours, False)
+    try:
+        fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("4H", 24, 80, 0, 0))
+        load_with_a_bar(small, theirs)
+        assert b"loading" in os.read(ours, 4096)
+    finally:
+        os.close(theirs)
+        os.close(ours)
+
+
+def test_no_bar_is_written_into_a_log(small, tmp_path):
+    pytest.importorskip("tqdm", reason="waived: tqdm is not installed")
+    with open(tmp_path / "log", "w+") as log:
+        load_with_a_bar(small, log)
+    assert (tmp_path / "log").read_text() == ""
 
 
 def test_where_tqdm_is_missing_there_is_no_bar_and_no_error(small, monkeypatch):

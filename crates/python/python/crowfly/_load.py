@@ -96,7 +96,8 @@ def load_file(
         shard: load only one rank's share, as ``(rank, ranks)``: whole tensors, balanced by bytes.
         path: force one engine path, to compare: ``"direct"``, ``"threads"``, ``"mapped"`` or ``"cached"``.
         verify: compare the checksum of what arrived with a second, independent reading of the source.
-        progress: ``True`` for a bar where tqdm is installed, or ``progress(moved_bytes, total_bytes)``.
+        progress: ``True`` for a bar where tqdm is installed, on a terminal or in a notebook, or
+            ``progress(moved_bytes, total_bytes)``.
         engine: settings other than the default ones.
 
     Returns:

@@ -9,7 +9,8 @@ Callback = Callable[[int, int], object]
 """Called with the bytes that have arrived and the bytes in all."""
 
 Progress = Union[bool, Callback, None]
-"""``True`` draws a bar where tqdm is installed; a function is called some twenty times a second."""
+"""``True`` draws a bar where tqdm is installed, on a terminal or in a notebook; a function is called some twenty times a
+second."""
 
 
 @contextmanager
@@ -18,11 +19,11 @@ def telling(progress: Progress, what: str) -> Generator[Optional[Callback], None
     if callable(progress):
         yield progress
         return
-    bar_class = _tqdm() if progress else None
-    if bar_class is None:
+    made = _bar(what) if progress else None
+    if made is None:
         yield None
         return
-    with bar_class(desc=what, unit="B", unit_scale=True, leave=False) as bar:
+    with made as bar:
 
         def tell(moved: int, total: int) -> None:
             bar.total = total
@@ -31,9 +32,11 @@ def telling(progress: Progress, what: str) -> Generator[Optional[Callback], None
         yield tell
 
 
-def _tqdm() -> Any:
+def _bar(what: str) -> Any:
     try:
-        from tqdm.auto import tqdm
+        from tqdm import asyncio, auto
     except ImportError:
         return None
-    return tqdm
+    # tqdm takes None for: on a terminal alone. A notebook is none, and draws bars of its own kind.
+    in_notebook = auto.tqdm is not asyncio.tqdm
+    return auto.tqdm(desc=what, unit="B", unit_scale=True, leave=False, disable=False if in_notebook else None)
