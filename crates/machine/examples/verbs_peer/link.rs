@@ -13,33 +13,43 @@ use crowfly_machine::verbs::{
 
 use crate::{Failure, Options};
 
-/// Bytes that a device may change at any time.
-pub struct Memory(Box<[AtomicU8]>);
+/// A page that a device may change at any time.
+#[repr(align(4096))]
+struct Page([AtomicU8; PAGE]);
+
+const PAGE: usize = 4096;
+
+/// Bytes that a device may change at any time; they start where a page does, as those of the fabric's
+/// buffers.
+pub struct Memory {
+    pages: Box<[Page]>,
+    len: usize,
+}
 
 // SAFETY: the box never moves its bytes, and atomics may be changed by others at any time.
 unsafe impl Pinned for Memory {
     fn address(&self) -> u64 {
-        self.0.as_ptr() as u64
+        self.pages.as_ptr() as u64
     }
 
     fn len(&self) -> usize {
-        self.0.len()
+        self.len
     }
 }
 
 impl Memory {
     pub fn zeroed(len: usize) -> Arc<Self> {
-        let bytes: *mut [u8] = Box::into_raw(vec![0u8; len].into_boxed_slice());
-        // SAFETY: an atomic byte has the layout of a byte, and the box was just made.
-        Arc::new(Self(unsafe { Box::from_raw(bytes as *mut [AtomicU8]) }))
+        let page = || Page([const { AtomicU8::new(0) }; PAGE]);
+        let pages = (0..len.div_ceil(PAGE)).map(|_| page()).collect();
+        Arc::new(Self { pages, len })
     }
 
     pub fn set(&self, at: usize, byte: u8) {
-        self.0[at].store(byte, Ordering::Release);
+        self.pages[at / PAGE].0[at % PAGE].store(byte, Ordering::Release);
     }
 
     pub fn get(&self, at: usize) -> u8 {
-        self.0[at].load(Ordering::Acquire)
+        self.pages[at / PAGE].0[at % PAGE].load(Ordering::Acquire)
     }
 
     /// Bytes that depend on their place and on `seed`.
