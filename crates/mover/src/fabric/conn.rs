@@ -36,6 +36,7 @@ pub(crate) use attending::Attendance;
 pub(in crate::fabric) use attending::{LINGER, Left};
 use incoming::Input;
 pub(crate) use outgoing::Frame;
+pub(in crate::fabric) use outgoing::send_kept_back;
 use outgoing::{Out, Watcher};
 
 /// Bytes moved for one connection before others get their turn.
@@ -154,7 +155,7 @@ impl Conn {
             out: Mutex::new(Out {
                 lane: sending,
                 queue: VecDeque::new(),
-                started: None,
+                started: VecDeque::new(),
                 unsent: Vec::new(),
                 watcher: Watcher::Reactor,
                 told_of: EventFlags::IN,
@@ -226,7 +227,8 @@ impl Conn {
     pub(crate) fn send(&self, frame: Frame) {
         let short = frame.is_short();
         let mut out = locked(&self.out);
-        let alone = out.is_idle();
+        // What is only queued was kept back for a moment.
+        let alone = out.started.is_empty();
         if !self.put(&mut out, frame) {
             return;
         }
@@ -258,22 +260,29 @@ impl Conn {
         true
     }
 
-    /// Sends what was queued, from the calling thread, and leaves the rest to whoever watches it.
-    pub(crate) fn push(&self) {
+    /// Sends what was queued, from the calling thread, and leaves the rest to whoever watches it. Where ops are
+    /// `under_way` it may keep some back until the thread waits or [`LINGER`] has passed.
+    pub(crate) fn push(self: &Arc<Self>, under_way: usize) {
         // Who else has the lock sends what is queued, or sees to it that somebody does.
         let Some(mut out) = tried(&self.out) else {
             return;
         };
+        if !self.keeps_back(&out, under_way) {
+            self.push_out(&mut out);
+        }
+    }
+
+    fn push_out(&self, out: &mut Out) {
         if out.is_idle() || self.is_broken() {
             return;
         }
         let mut since = Instant::now();
         let mut turn = PUSH;
-        if self.flush(&mut out, &mut turn).is_err() {
+        if self.flush(out, &mut turn).is_err() {
             let _ = shutdown(&self.socket, Shutdown::Both);
         }
         self.charge(&mut since);
-        self.arm(&mut out);
+        self.arm(out);
     }
 
     /// Takes back a frame that has not started.
@@ -325,7 +334,7 @@ impl Conn {
         let mut out = locked(&self.out);
         out.queue.clear();
         out.unsent.clear();
-        out.started = None;
+        out.started.clear();
         drop(out);
         self.gate.close();
     }

@@ -9,6 +9,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
 use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 
+use super::conn::send_kept_back;
 use super::error::FabricError;
 use super::provider::Imm;
 use super::wait::{Bystander, Kick, Wait};
@@ -66,6 +67,7 @@ impl Counters {
 
     /// Waits until there are more than `seen`, for `time` at most.
     pub(crate) fn await_arrival(&self, seen: u64, time: Duration) {
+        send_kept_back();
         let state = self.state();
         // Arrivals are counted under the lock: none comes between this look and the wait.
         if self.arrivals() == seen && !state.closed {
@@ -107,6 +109,7 @@ impl ImmCounter {
 
     /// How often the value has arrived since it was last taken.
     pub fn get(&self) -> u64 {
+        send_kept_back();
         let state = self.counters.state();
         state.counts.get(&self.imm).copied().unwrap_or(0)
     }
@@ -133,6 +136,7 @@ impl ImmCounter {
     /// [`FabricError::Deadline`] or [`FabricError::Closed`].
     pub fn wait(&self, count: u64, time: Duration) -> Result<(), FabricError> {
         let until = Instant::now() + time;
+        send_kept_back();
         self.watch(count, until);
         let mut state = self.counters.state();
         loop {
@@ -200,6 +204,7 @@ impl Future for Reaches<'_> {
     type Output = Result<(), FabricError>;
 
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        send_kept_back();
         let mut state = self.counter.counters.state();
         let have = state.counts.get(&self.counter.imm).copied().unwrap_or(0);
         if have >= self.count {

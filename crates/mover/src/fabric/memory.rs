@@ -480,16 +480,6 @@ impl Span {
         })
     }
 
-    /// Sends this part to a socket by a copy; see [`gather`] for several.
-    pub(crate) fn send_to(&self, socket: BorrowedFd<'_>) -> io::Result<usize> {
-        self.part().drain(|from, len| {
-            let flags = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
-            // SAFETY: `drain` gives memory of that length, which the kernel only reads.
-            let sent = unsafe { libc::send(socket.as_raw_fd(), from.cast(), len, flags) };
-            usize::try_from(sent).map_err(|_| io::Error::last_os_error())
-        })
-    }
-
     /// Copies bytes into this part; returns how many fitted.
     ///
     /// # Errors

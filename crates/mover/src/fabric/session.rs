@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use crowfly_route::receipt::Path;
 
-use super::conn::{Conn, Frame, Handler, Incoming, Landed};
+use super::conn::{Conn, Frame, Handler, Incoming, Landed, send_kept_back};
 use super::copier::Copier;
 use super::counter::{Counters, Seen};
 use super::descriptor::RegionDescriptor;
@@ -395,6 +395,7 @@ impl Session {
         until: Instant,
         allowed: Duration,
     ) -> Result<(), FabricError> {
+        send_kept_back();
         let mut barriers = locked(&self.barriers);
         loop {
             if let Some(count) = barriers.get_mut(&number) {

@@ -389,21 +389,18 @@ impl Link for TcpLink {
             },
             Verb::Read => Frame::new(Kind::Read, id, body),
         };
-        let short = frame.is_short();
         self.pending().insert(id, Pending { op, conn: index });
         if let Some(busy) = self.busy.get(index) {
             busy.fetch_add(1, Ordering::Relaxed);
         }
-        if short {
-            conn.send(frame);
-        } else {
-            conn.queue(frame);
-        }
+        conn.queue(frame);
         Ok(Posted::InFlight)
     }
 
     fn posted(&self) {
-        self.conns.iter().for_each(|conn| conn.push());
+        for (conn, busy) in self.conns.iter().zip(&self.busy) {
+            conn.push(busy.load(Ordering::Relaxed));
+        }
     }
 
     fn attend(&self, wait: &Wait<'_>) {

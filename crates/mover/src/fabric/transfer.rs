@@ -12,6 +12,7 @@ use crowfly_route::receipt::{CpuSeconds, Path, Receipt, Verification, Visibility
 use crowfly_route::units::Bytes;
 
 use super::account::Account;
+use super::conn::send_kept_back;
 use super::error::FabricError;
 use super::identity::Incarnation;
 use super::provider::FlightId;
@@ -337,7 +338,13 @@ impl<T> Transfer<T> {
     pub fn is_finished(&self) -> bool {
         match &self.0 {
             Course::Ended(_) => true,
-            Course::Running(running) => running.slot.is_put(),
+            Course::Running(running) => {
+                let ended = running.slot.is_put();
+                if !ended {
+                    send_kept_back();
+                }
+                ended
+            }
         }
     }
 
@@ -388,6 +395,9 @@ impl<T> Slot<T> {
 impl<T> Running<T> {
     /// Waits for the end, at most until then, and helps to bring it about.
     fn wait(&self, until: Option<Instant>) -> Option<Outcome<T>> {
+        if !self.slot.is_put() {
+            send_kept_back();
+        }
         if let Some(canceller) = self.canceller.upgrade()
             && let Some(kick) = Kick::own()
             && self.slot.kicks(&kick)
@@ -432,6 +442,8 @@ impl<T> Future for Transfer<T> {
             Some(waker) => waker.clone_from(context.waker()),
             none => *none = Some(context.waker().clone()),
         }
+        drop(state);
+        send_kept_back();
         Poll::Pending
     }
 }

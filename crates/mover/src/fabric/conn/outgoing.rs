@@ -1,5 +1,8 @@
 //! Frames on their way out.
 
+use std::cell::RefCell;
+use std::time::Duration;
+
 use super::*;
 use crate::fabric::memory::gather::{self, Staged};
 
@@ -7,11 +10,32 @@ use crate::fabric::memory::gather::{self, Staged};
 pub(super) const INLINE: usize = 8 << 10;
 /// The most characters that are sent of what a GPU answered.
 pub(in crate::fabric) const MAX_WHY: usize = 1024;
-/// Frames go out together until they are that long.
+/// Short frames are joined until they are that long.
 const TOGETHER: usize = 16 << 10;
+/// Frames with payloads of their own go out by one call until they are that long.
+const BY_ONE_CALL: usize = 256 << 10;
+/// So much is kept back for one call by who posts again and again and waits in between.
+const KEPT_BACK: usize = BY_ONE_CALL;
+/// Ops on their way from which on more may be kept back: their ends come meanwhile.
+const AHEAD: usize = 2;
+/// How long after its last wait somebody is expected to wait again at once.
+const AT_ONCE: Duration = Duration::from_micros(100);
 /// How bytes are sent: nothing blocks, and a closed connection is an error.
 const SENDING: SendFlags = SendFlags::NOSIGNAL.union(SendFlags::DONTWAIT);
 const FLAGS: libc::c_int = libc::MSG_NOSIGNAL | libc::MSG_DONTWAIT;
+
+thread_local! {
+    /// Connections by which the thread keeps something back.
+    static KEPT: RefCell<Vec<Weak<Conn>>> = const { RefCell::new(Vec::new()) };
+}
+
+/// Sends what the thread has kept back, before it waits for anything at all.
+pub(in crate::fabric) fn send_kept_back() {
+    let kept = KEPT.with_borrow_mut(std::mem::take);
+    for conn in kept.iter().filter_map(Weak::upgrade) {
+        conn.push_out(&mut locked(&conn.out));
+    }
+}
 
 /// A frame to be sent. It is numbered and tagged when its turn comes, so one that has not started
 /// can still be taken back.
@@ -73,6 +97,17 @@ pub(super) struct Started {
 }
 
 impl Started {
+    /// What is not sent yet.
+    fn rest(&self) -> (&[u8], &VecDeque<Span>) {
+        let head = self.head.get(self.sent..).unwrap_or_default();
+        (head, &self.payload.spans)
+    }
+
+    fn left(&self) -> usize {
+        let (head, spans) = self.rest();
+        head.len() + spans.iter().map(Span::len).sum::<usize>()
+    }
+
     /// Whether a frame can go out together with those that are here.
     fn takes(&self, next: Option<&Frame>) -> bool {
         let alone = |frame: &Frame| frame.descriptor.is_some();
@@ -118,7 +153,7 @@ pub(super) enum Watcher {
 pub(super) struct Out {
     pub lane: Lane,
     pub queue: VecDeque<Frame>,
-    pub started: Option<Started>,
+    pub started: VecDeque<Started>,
     /// Frames whose payload a GPU did not give, which their owner is told of by whoever watches the socket.
     pub unsent: Vec<(u64, String)>,
     pub watcher: Watcher,
@@ -129,7 +164,7 @@ pub(super) struct Out {
 impl Out {
     /// Whether there is nothing to be sent or told.
     pub(super) fn is_idle(&self) -> bool {
-        self.started.is_none() && self.queue.is_empty() && self.unsent.is_empty()
+        self.started.is_empty() && self.queue.is_empty() && self.unsent.is_empty()
     }
 
     /// A frame's payload cannot be had from its GPU: who asked for it is answered so, or who wanted to send
@@ -143,18 +178,43 @@ impl Out {
 }
 
 impl Conn {
+    /// Keeps what is queued back for more, where that is better: ops before it are on their way, so
+    /// `under_way` in all, and who waits for them will be back at once, with others or to wait again.
+    pub(super) fn keeps_back(self: &Arc<Self>, out: &Out, under_way: usize) -> bool {
+        let back = match out.watcher {
+            Watcher::Nobody(since) => since.elapsed() < AT_ONCE,
+            Watcher::Reactor | Watcher::Caller { .. } => false,
+        };
+        let before = under_way.saturating_sub(out.queue.len());
+        let room = self.queued() < KEPT_BACK && !out.queue.is_empty();
+        let keeps = back && out.started.is_empty() && before >= AHEAD && room;
+        if keeps {
+            KEPT.with_borrow_mut(|kept| {
+                let known = |known: &Weak<Self>| std::ptr::eq(known.as_ptr(), Arc::as_ptr(self));
+                if !kept.iter().any(known) {
+                    kept.push(Arc::downgrade(self));
+                }
+            });
+        }
+        keeps
+    }
+
     /// Sends what the socket takes.
     pub(super) fn flush(&self, out: &mut Out, turn: &mut usize) -> io::Result<()> {
         loop {
-            if out.started.is_none() {
-                out.started = self.begin(out);
+            let mut together: usize = out.started.iter().map(Started::left).sum();
+            while together < BY_ONE_CALL && out.started.len() < self.frames_of_one_call() {
+                let Some(started) = self.begin(out) else {
+                    break;
+                };
+                together += started.left();
+                out.started.push_back(started);
             }
-            let Some(started) = out.started.as_mut() else {
+            if out.started.is_empty() {
                 return Ok(());
-            };
-            match self.advance(started, turn) {
-                Ok(true) => out.started = None,
-                Ok(false) => return Ok(()),
+            }
+            match self.advance(&mut out.started) {
+                Ok(sent) => *turn = turn.saturating_sub(sent),
                 Err(error) if would_block(&error) => return Ok(()),
                 Err(error) => return Err(error),
             }
@@ -162,6 +222,11 @@ impl Conn {
                 return Ok(());
             }
         }
+    }
+
+    /// A descriptor goes with bytes of its own frame.
+    const fn frames_of_one_call(&self) -> usize {
+        if self.bulk { 8 } else { 1 }
     }
 
     /// Starts the frames that go out together: short ones one behind the other, and one whose payload
@@ -183,65 +248,47 @@ impl Conn {
         (!started.head.is_empty()).then_some(started)
     }
 
-    /// Sends more of a started frame; answers whether all of it is out.
-    fn advance(&self, started: &mut Started, turn: &mut usize) -> io::Result<bool> {
-        while started.sent < started.head.len() {
-            let rest = &started.head[started.sent..];
-            let sent = match started.descriptor.take() {
-                Some(descriptor) => {
-                    let result = self.send_with(rest, descriptor.as_fd());
-                    if result.as_ref().is_err_and(would_block) {
-                        started.descriptor = Some(descriptor);
-                    }
-                    result?
+    /// Sends more of the started frames; answers how much.
+    fn advance(&self, started: &mut VecDeque<Started>) -> io::Result<usize> {
+        let Some(first) = started.front_mut() else {
+            return Ok(0);
+        };
+        let sent = match first.descriptor.take() {
+            Some(descriptor) => {
+                let result = self.send_with(&first.head[first.sent..], descriptor.as_fd());
+                if result.as_ref().is_err_and(would_block) {
+                    first.descriptor = Some(descriptor);
                 }
-                None => self.send_head(rest, &started.payload.spans)?,
-            };
-            let of_head = sent.min(started.head.len() - started.sent);
-            started.sent += of_head;
-            self.sent_of(&mut started.payload.spans, sent - of_head);
-            *turn = turn.saturating_sub(sent);
-        }
-        let payload = &mut started.payload.spans;
-        while payload.len() > 1 && *turn > 0 {
-            let sent = gather::send(self.socket.as_fd(), &[], payload, FLAGS)?;
-            self.sent_of(payload, sent);
-            *turn = turn.saturating_sub(sent);
-        }
-        while let Some(span) = payload.pop_front() {
-            if *turn == 0 {
-                payload.push_front(span);
-                return Ok(false);
+                result?
             }
-            let result = span.send_to(self.socket.as_fd());
-            let sent = match result {
-                Ok(sent) => sent,
-                Err(error) => {
-                    payload.push_front(span);
-                    return Err(error);
-                }
-            };
-            self.queued.fetch_sub(sent, Ordering::Relaxed);
-            *turn = turn.saturating_sub(sent);
-            if sent < span.len() {
-                payload.push_front(span.skip(sent));
+            None => self.send_all(started)?,
+        };
+        let mut through = sent;
+        while let Some(first) = started.front_mut() {
+            let of_head = through.min(first.head.len() - first.sent);
+            first.sent += of_head;
+            through -= of_head;
+            let payload: usize = first.payload.spans.iter().map(Span::len).sum();
+            let of_payload = through.min(payload);
+            self.queued.fetch_sub(of_payload, Ordering::Relaxed);
+            skip(&mut first.payload.spans, of_payload);
+            through -= of_payload;
+            if first.left() > 0 {
+                break;
             }
+            started.pop_front();
         }
-        Ok(true)
+        Ok(sent)
     }
 
-    /// Sends a head, together with what follows.
-    fn send_head(&self, head: &[u8], payload: &VecDeque<Span>) -> io::Result<usize> {
-        if payload.is_empty() {
+    fn send_all(&self, started: &VecDeque<Started>) -> io::Result<usize> {
+        if let Some(only) = started.front().filter(|_| started.len() == 1)
+            && only.payload.spans.is_empty()
+        {
+            let head = &only.head[only.sent..];
             return Ok(rustix::net::send(&self.socket, head, SENDING)?);
         }
-        gather::send(self.socket.as_fd(), head, payload, FLAGS)
-    }
-
-    /// So many bytes of a payload are out.
-    fn sent_of(&self, payload: &mut VecDeque<Span>, sent: usize) {
-        self.queued.fetch_sub(sent, Ordering::Relaxed);
-        skip(payload, sent);
+        gather::send(self.socket.as_fd(), started.iter().map(Started::rest), FLAGS)
     }
 
     fn send_with(&self, bytes: &[u8], descriptor: BorrowedFd<'_>) -> io::Result<usize> {

@@ -40,25 +40,27 @@ pub(crate) fn stage(payload: VecDeque<Span>) -> io::Result<Staged> {
     Ok(staged)
 }
 
-/// Sends `head` and the start of what follows it, by a copy; answers how much of both together. All
-/// parts must be of host memory.
+/// Sends the start of what follows one behind the other, each time some bytes and then parts of memory, by
+/// a copy; answers how much of all together. All parts must be of host memory.
 ///
 /// To hand over pages instead, by MSG_ZEROCOPY, `sendfile` or `splice`, was measured between processes of
 /// one host and is slower, or the kernel copies after all: `bench/results`, those named tcp-ways.
-pub(crate) fn send(
+pub(crate) fn send<'a>(
     socket: BorrowedFd<'_>,
-    head: &[u8],
-    spans: &VecDeque<Span>,
+    frames: impl Iterator<Item = (&'a [u8], &'a VecDeque<Span>)> + Clone,
     flags: libc::c_int,
 ) -> io::Result<usize> {
-    let pieces = spans.iter().take(MAX_PARTS - 1);
-    if !pieces.clone().all(|span| span.backing.is_host()) {
+    let mut spans = frames.clone().flat_map(|(_, spans)| spans).take(MAX_PARTS);
+    if !spans.all(|span| span.backing.is_host()) {
         return Err(io::Error::from(io::ErrorKind::Unsupported));
     }
-    let first = (head.as_ptr().cast_mut(), head.len());
-    let mut parts = Parts::of(std::iter::once(first).chain(pieces.map(Span::whole)));
+    let pieces = frames.flat_map(|(head, spans)| {
+        let head = (head.as_ptr().cast_mut(), head.len());
+        std::iter::once(head).chain(spans.iter().map(Span::whole))
+    });
+    let mut parts = Parts::of(pieces);
     let message = parts.message();
-    // SAFETY: each part is memory of its length, that of `head` or inside a backing that `spans` keeps;
+    // SAFETY: each part is memory of its length, that of a head or inside a backing that its spans keep;
     // the kernel only reads it, and nothing of it is used after the call.
     let sent = unsafe { libc::sendmsg(socket.as_raw_fd(), &raw const message, flags) };
     usize::try_from(sent).map_err(|_| io::Error::last_os_error())
@@ -147,16 +149,19 @@ mod tests {
         let span = |range| memory.span(range).expect("inside");
         let spans = VecDeque::from([span(3..6), span(4..4), span(0..2)]);
         let (out, mut back) = UnixStream::pair().expect("sockets");
-        let sent = send(out.as_fd(), b"head:", &spans, libc::MSG_NOSIGNAL);
-        assert_eq!(sent.expect("sent"), 10);
-        let mut got = [0; 10];
+        let none = VecDeque::new();
+        let frames: [(&[u8], _); 3] = [(b"head:", &spans), (b"", &none), (b"next:", &spans)];
+        let sent = send(out.as_fd(), frames.into_iter(), libc::MSG_NOSIGNAL);
+        assert_eq!(sent.expect("sent"), 20);
+        let mut got = [0; 20];
         back.read_exact(&mut got).expect("received");
-        assert_eq!(&got, b"head:defab");
+        assert_eq!(&got, b"head:defabnext:defab");
 
         let many: VecDeque<Span> = (0..200).map(|at| span(at % 10..at % 10 + 1)).collect();
-        let sent = send(out.as_fd(), b"", &many, libc::MSG_NOSIGNAL);
+        let frames = std::iter::once((b"".as_slice(), &many));
+        let sent = send(out.as_fd(), frames, libc::MSG_NOSIGNAL);
         let sent = sent.expect("sent");
-        assert_eq!(sent, MAX_PARTS - 1, "no more in one call");
+        assert_eq!(sent, MAX_PARTS, "no more in one call");
         let mut got = vec![0; sent];
         back.read_exact(&mut got).expect("received");
         assert!(
