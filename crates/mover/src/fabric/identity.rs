@@ -103,7 +103,7 @@ impl FromStr for SharedKey {
 }
 
 /// What a peer must present to reach a region: 128 random bits, known only from its descriptor.
-#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct Capability([u8; 16]);
 
 impl Capability {

@@ -4,7 +4,7 @@
 //! Only processes of the same user are talked to, and only memory files that can never be cut are
 //! mapped, so a hostile peer can spoil its own region's bytes and nothing else.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
@@ -181,7 +181,8 @@ enum Mapping {
 
 #[derive(Default)]
 struct State {
-    maps: HashMap<Capability, Mapping>,
+    /// In order, which for the few that most peers have is found faster than a hash is made.
+    maps: BTreeMap<Capability, Mapping>,
     /// Ops whose end was not told yet; a cancelled one is not among them.
     ops: HashMap<u64, Verb>,
     /// Those whose value was sent, which the peer answers.
