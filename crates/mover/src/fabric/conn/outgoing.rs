@@ -288,7 +288,11 @@ impl Conn {
             let head = &only.head[only.sent..];
             return Ok(rustix::net::send(&self.socket, head, SENDING)?);
         }
-        gather::send(self.socket.as_fd(), started.iter().map(Started::rest), FLAGS)
+        gather::send(
+            self.socket.as_fd(),
+            started.iter().map(Started::rest),
+            FLAGS,
+        )
     }
 
     fn send_with(&self, bytes: &[u8], descriptor: BorrowedFd<'_>) -> io::Result<usize> {
