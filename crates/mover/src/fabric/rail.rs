@@ -111,7 +111,7 @@ pub(crate) struct RailState {
     pub class: Class,
     pub down: Option<String>,
     pub ops: HashMap<OpId, InFlight>,
-    /// Ops whose value the peer may have counted although they failed.
+    /// Ops that failed, and whose value the peer may have counted or whose bytes may still reach it.
     pub in_doubt: Vec<(OpId, InFlight)>,
     /// What the peer said of its end once that was closed, if it has.
     pub told: Option<Option<Vec<u8>>>,

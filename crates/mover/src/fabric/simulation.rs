@@ -36,6 +36,8 @@ const SILENCE: Duration = Duration::from_millis(400);
 /// How long a rail that broke is away at the most, in steps.
 const AWAY: u64 = 60;
 const LEN: usize = 1 << 16;
+/// Each transfer has a part of the regions to itself, so that its bytes can be told.
+const PART: usize = LEN / 8;
 const STEP: Duration = Duration::from_millis(10);
 /// How much later than its deadline a read may end: a link that does not let go is closed after
 /// one second.
@@ -99,6 +101,7 @@ fn run(seed: u64) -> BTreeMap<&'static str, u64> {
     let mut talks = dice.roll(6) != 0;
     if talks {
         scheduler.makes_anew(0..rails);
+        world.lock().expect("no panic").talks(true);
     }
     let hang_up = match dice.roll(4) {
         0 => STEP * dice.roll(200) as u32,
@@ -112,8 +115,6 @@ fn run(seed: u64) -> BTreeMap<&'static str, u64> {
     let mut running: Vec<Voyage> = Vec::new();
     let mut outcomes = BTreeMap::new();
     let mut to_start = 1 + dice.roll(6) as usize;
-    // Each transfer has a part of the regions to itself, so that its bytes can be told.
-    let part = LEN / 8;
     let mut now = Duration::ZERO;
     // A write's end is told before links have let go of its memory.
     while to_start > 0 || !running.is_empty() || scheduler.under_way() > 0 {
@@ -125,8 +126,8 @@ fn run(seed: u64) -> BTreeMap<&'static str, u64> {
                 &local,
                 &remote,
                 &mut dice,
-                to_start * part,
-                part,
+                to_start * PART,
+                PART,
                 now,
             ));
         }
@@ -140,9 +141,14 @@ fn run(seed: u64) -> BTreeMap<&'static str, u64> {
         end_ops(&world, &scheduler, now);
         if talks && now >= hang_up {
             talks = false;
+            world.lock().expect("no panic").talks(false);
             scheduler.nothing_returns(now);
         }
-        let answers = world.lock().expect("no panic").due_answers();
+        let answers = {
+            let mut links = world.lock().expect("no panic");
+            links.stragglers_come(seed);
+            links.due_answers()
+        };
         if talks {
             for (rail, tally) in answers {
                 scheduler.learns(rail, tally.as_deref(), now);
@@ -179,6 +185,7 @@ fn run(seed: u64) -> BTreeMap<&'static str, u64> {
     let [had_not_come, had_come] = world.lock().expect("no panic").decided;
     outcomes.insert("value had not come", had_not_come);
     outcomes.insert("value had come", had_come);
+    outcomes.insert("came late", world.lock().expect("no panic").came_late);
     let left = world.lock().expect("no panic").held.len();
     assert_eq!(
         left, 0,
@@ -332,8 +339,12 @@ fn judge(
     local: &Arc<RegionCore>,
 ) -> (&'static str, bool) {
     let range = posted.start..posted.start + posted.len;
-    let links = world.lock().expect("no panic");
+    let mut links = world.lock().expect("no panic");
     let outcome: Outcome = posted.transfer.wait();
+    if outcome.is_ok() {
+        // Whoever wrote it, or waited for that, does with it what they like.
+        links.remote.given.insert(posted.start / PART);
+    }
     let told = links.remote.told.get(&posted.id.0).copied();
     assert!(
         told.is_none_or(|(_, times)| times == 1),
@@ -415,6 +426,7 @@ fn sail(seeds: u64) {
         "outlived its only rail",
         "value had not come",
         "value had come",
+        "came late",
     ] {
         assert!(
             sum.get(code).is_some_and(|count| *count > seeds / 100),

@@ -43,12 +43,14 @@ impl State {
             Err(OpError::Rail(why)) => {
                 known.totals.failed_ops += 1;
                 flight.met(rail_failed(&known.rail, &why));
-                if known.rail.link.is_in_doubt(op) {
+                let (valued, worn) = (known.rail.link.is_in_doubt(op), known.rail.link.is_worn());
+                flight.numbered |= entry.imm.is_some() && known.rail.link.limits().imm_once;
+                // A link that lost a lane works on, and its peer's end is not closed.
+                if valued || (!worn && self.may_come_late(&entry)) {
                     // The peer says what came once both ends are closed.
                     self.doubts(rail, op, entry);
                     return self.rail_down(rail, &why);
                 }
-                flight.numbered |= entry.imm.is_some() && known.rail.link.limits().imm_once;
                 return self.try_again(entry, &why);
             }
         }
@@ -160,7 +162,7 @@ impl State {
                     flight.met(obstacle.clone());
                     flight.numbered |= entry.imm.is_some() && link.limits().imm_once;
                 }
-                match link.is_in_doubt(op) {
+                match link.is_in_doubt(op) || self.may_come_late(&entry) {
                     true => self.doubts(rail, op, entry),
                     false => self.try_again(entry, &why),
                 }

@@ -1,7 +1,9 @@
 //! What becomes of transfers while a rail is made anew: those that no other rail can carry wait for it, and
-//! a value that may have arrived is not sent again before the peer has said what came.
+//! neither a value that may have arrived nor bytes that may still come are sent again before the peer has
+//! closed its end and said what came. Late bytes would overwrite what follows the transfer that they are of.
 //!
-//! Both need the control connection. Without it nothing returns, and what waits fails.
+//! All this needs the control connection. Without it nothing returns, and what waits for a rail or for word
+//! of a value fails; bytes go by another rail all the same, and what is late may still come.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -12,7 +14,7 @@ use crowfly_route::units::significant;
 use super::{Scheduler, State};
 use crate::fabric::error::FabricError;
 use crate::fabric::flight::Flight;
-use crate::fabric::provider::{FlightId, Link, OpId, RailId};
+use crate::fabric::provider::{FlightId, Link, OpId, RailId, Verb};
 use crate::fabric::rail::{InFlight, RailState};
 
 /// How many rails may fail while one transfer is under way, the same one made anew included.
@@ -140,7 +142,15 @@ impl State {
         }
     }
 
-    /// Keeps an op of a rail that is down, or is about to be, until the peer says whether its value came.
+    /// Whether bytes of an op of a rail that failed may still be on their way to the peer's memory.
+    pub(super) fn may_come_late(&self, entry: &InFlight) -> bool {
+        let flight = self.flights.get(&entry.flight);
+        let writes = flight.is_some_and(|flight| flight.order.verb == Verb::Write);
+        writes && entry.bytes > 0 && self.is_answered()
+    }
+
+    /// Keeps an op of a rail that is down, or is about to be, until the peer has closed its end: then nothing
+    /// more comes by it, and the peer says whether the op's value did.
     pub(super) fn doubts(&mut self, rail: RailId, op: OpId, entry: InFlight) {
         let flight = self.flights.get_mut(&entry.flight);
         let flight = flight.filter(|flight| flight.ending.is_none());
@@ -182,6 +192,10 @@ impl State {
             if let Some(flight) = self.flights.get_mut(&entry.flight) {
                 flight.in_flight -= 1;
             }
+            if !link.is_in_doubt(op) {
+                self.try_again(entry, &why);
+                continue;
+            }
             match tally.and_then(|tally| link.landed(op, tally)) {
                 Some(true) => {
                     self.credits(rail, &entry);
@@ -209,7 +223,10 @@ impl State {
     pub(super) fn too_late(&self, id: FlightId, flight: &Flight) -> FabricError {
         let after = flight.order.allowed;
         let mut rails = self.rails.values();
-        let doubted = rails.find(|known| known.in_doubt.iter().any(|(_, e)| e.flight == id));
+        let doubted = rails.find(|known| {
+            let mut kept = known.in_doubt.iter();
+            kept.any(|(op, entry)| entry.flight == id && known.rail.link.is_in_doubt(*op))
+        });
         if let Some(known) = doubted {
             return self.never_known(known.down.as_deref().unwrap_or_default());
         }

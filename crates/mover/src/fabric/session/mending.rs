@@ -286,7 +286,11 @@ impl Session {
         let link = joined.ok()?;
         match hear(heard, Kind::Joined, rail, deadline) {
             Some(_) => self.back(rail, makings, link),
-            None => link.close(),
+            None => {
+                link.close();
+                // The other end may have begun to use it.
+                self.say(Kind::Fallen, rail, false, link.tally().unwrap_or_default());
+            }
         }
         Some(())
     }

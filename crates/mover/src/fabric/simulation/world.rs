@@ -9,7 +9,7 @@ use crowfly_route::obstacle::Obstacle;
 use crowfly_route::place::Place;
 use crowfly_route::receipt::{CpuSeconds, Path};
 
-use super::{Dice, STEP};
+use super::{Dice, PART, STEP};
 use crate::fabric::descriptor::RegionDescriptor;
 use crate::fabric::nics::Nearness;
 use crate::fabric::provider::{
@@ -40,6 +40,16 @@ pub(super) struct Remote {
     numbered: BTreeSet<u64>,
     /// Ops whose value came without a number, by rail.
     came: BTreeMap<RailId, BTreeSet<OpId>>,
+    /// Parts of the memory that somebody was told of as written: they may hold something else by now.
+    pub given: BTreeSet<usize>,
+}
+
+/// An op whose link was closed and whose packets are still on their way.
+struct Straggler {
+    rail: RailId,
+    op: Op,
+    numbered: bool,
+    at: Duration,
 }
 
 pub(super) struct Links {
@@ -60,6 +70,11 @@ pub(super) struct Links {
     pub decided: [u64; 2],
     pub now: Duration,
     pub remote: Remote,
+    /// Whether the two ends can tell each other which links they closed.
+    talks: bool,
+    stragglers: Vec<Straggler>,
+    /// How many came after their link was closed.
+    pub came_late: u64,
 }
 
 impl Links {
@@ -80,6 +95,32 @@ impl Links {
                 bytes: vec![0xaa; len],
                 ..Remote::default()
             },
+            talks: false,
+            stragglers: Vec::new(),
+            came_late: 0,
+        }
+    }
+
+    /// Without their talk nobody can keep late packets from coming: then there are none.
+    pub(super) fn talks(&mut self, whether: bool) {
+        self.talks = whether;
+        self.stragglers.retain(|_| whether);
+    }
+
+    /// Packets come by links that are closed here and not yet at the other end.
+    pub(super) fn stragglers_come(&mut self, seed: u64) {
+        let now = self.now;
+        let due: Vec<_> = self.stragglers.extract_if(.., |s| s.at <= now).collect();
+        for late in due {
+            let mut parts = late
+                .op
+                .segments
+                .iter()
+                .map(|run| run.remote as usize / PART);
+            let given = parts.any(|part| self.remote.given.contains(&part));
+            assert!(!given, "seed {seed}: written to after it was given away");
+            carry_out(&mut self.remote, late.rail, &late.op, late.numbered);
+            self.came_late += 1;
         }
     }
 
@@ -89,6 +130,8 @@ impl Links {
         let due: Vec<_> = self.answers.extract_if(.., |(_, at)| *at <= now).collect();
         let mut answers = Vec::new();
         for (rail, _) in due {
+            // The other end is closed as well.
+            self.stragglers.retain(|late| late.rail != rail);
             let knows = self.dice.roll(10) != 0;
             answers.push((rail, knows.then(|| self.remote.tally(rail))));
         }
@@ -197,9 +240,24 @@ impl Link for SimLink {
         let held = world.held.extract_if(.., |(rail, _), _| *rail == self.id);
         let held: Vec<_> = held.collect();
         for (_, (op, ..)) in held {
-            // What it had in flight may have arrived, without anybody having been told.
-            if op.verb == Verb::Write && world.dice.roll(2) == 0 {
-                carry_out(&mut world.remote, self.id, &op, self.limits.imm_once);
+            if op.verb == Verb::Read {
+                continue;
+            }
+            // What it had in flight may have arrived, without anybody having been told, or be about to.
+            let numbered = self.limits.imm_once;
+            match world.dice.roll(4) {
+                0 | 1 => carry_out(&mut world.remote, self.id, &op, numbered),
+                2 if world.talks => {
+                    let at = world.now + STEP * world.dice.roll(ANSWER) as u32;
+                    let rail = self.id;
+                    world.stragglers.push(Straggler {
+                        rail,
+                        op,
+                        numbered,
+                        at,
+                    });
+                }
+                _ => {}
             }
         }
         let answer = world.now + STEP * world.dice.roll(ANSWER) as u32;
@@ -254,6 +312,7 @@ pub(super) fn carry_out(remote: &mut Remote, rail: RailId, op: &Op, numbered: bo
         }
     }
     remote.told.entry(flight).or_insert((imm.0, 0)).1 += 1;
+    remote.given.insert(imm.0 as usize / PART);
     let bytes = remote.bytes.clone();
     remote.at_telling.entry(flight).or_insert(bytes);
 }
