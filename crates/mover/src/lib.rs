@@ -11,6 +11,7 @@ pub mod ckpt;
 pub mod collective;
 pub mod digest;
 mod engine;
+mod entrance;
 mod error;
 pub mod fabric;
 mod fresh;

@@ -4,6 +4,7 @@ use std::ffi::{OsStr, OsString};
 use std::net::{Ipv4Addr, SocketAddr};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
+use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::time::Duration;
 
 use clap::Args;
@@ -13,7 +14,7 @@ use serde::Serialize;
 
 use super::connection::{ConnectionArgs, Missing};
 use super::directory::own_name;
-use crate::failure::{Exit, Failure};
+use crate::failure::{Exit, Failure, errno};
 use crate::interrupt;
 use crate::output::Output;
 use crate::path::shown;
@@ -21,6 +22,8 @@ use crate::render;
 
 /// The version of the JSON form of what `serve` did.
 pub const SERVE_SCHEMA: &str = "crowfly.serve/1";
+/// How often it is looked whether anybody can be let in.
+const LOOK: Duration = Duration::from_millis(100);
 /// Where it listens when nobody says.
 const LISTEN: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::LOCALHOST), 7878);
 
@@ -218,7 +221,7 @@ pub fn run(args: &ServeArgs, out: &mut Output) -> Result<Exit, Failure> {
         out.note(&format!("Metrics at http://{metrics}/metrics"));
     }
     out.note(&format!("Until interrupted; {how}."));
-    let ended_by = signal.recv().unwrap_or("a signal");
+    let ended_by = await_end(&signal, &server, out);
     drop(present);
     let serve = Serve {
         schema: SERVE_SCHEMA,
@@ -228,6 +231,30 @@ pub fn run(args: &ServeArgs, out: &mut Output) -> Result<Exit, Failure> {
     };
     out.show(&serve, |columns| render::serve::render(&serve, columns))?;
     Ok(Exit::Ok)
+}
+
+/// Waits for the signal that ends it; says meanwhile when nobody can be let in, and when that is over.
+fn await_end(signal: &Receiver<&'static str>, server: &Server, out: &mut Output) -> &'static str {
+    let mut short = false;
+    loop {
+        match signal.recv_timeout(LOOK) {
+            Ok(name) => return name,
+            Err(RecvTimeoutError::Disconnected) => return "a signal",
+            Err(RecvTimeoutError::Timeout) => {}
+        }
+        match (server.shortage(), short) {
+            (Some(error), false) => {
+                let hint = errno::hint(&error).map_or(String::new(), |hint| format!("; {hint}"));
+                out.note(&format!("Nobody can be let in: {error}{hint}"));
+                short = true;
+            }
+            (None, true) => {
+                out.note("Whoever comes is let in again.");
+                short = false;
+            }
+            _ => {}
+        }
+    }
 }
 
 fn described(export: &Export) -> String {

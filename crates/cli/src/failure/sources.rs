@@ -230,7 +230,9 @@ impl From<FabricError> for Failure {
         use FabricError as E;
         let exit = match &error {
             E::Refused { .. } | E::Registration { .. } | E::Memory(_) => Exit::Unavailable,
-            E::Setup { .. } | E::Listen { .. } | E::Replaced { .. } => Exit::Unavailable,
+            E::Setup { .. } | E::Listen { .. } | E::CannotAccept { .. } | E::Replaced { .. } => {
+                Exit::Unavailable
+            }
             E::NoSuchNic { .. } => Exit::Usage,
             E::Unreachable { .. } | E::NotAuthenticated { .. } => Exit::NoInput,
             E::WrongVersion { .. } | E::Protocol { .. } | E::Descriptor(_) => Exit::BadData,

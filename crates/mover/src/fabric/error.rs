@@ -223,6 +223,12 @@ pub enum FabricError {
         /// The kernel's answer.
         source: SharedIo,
     },
+    /// Peers may be waiting to connect, and this process has nothing left to let them in with.
+    #[error("cannot take connections: {source}")]
+    CannotAccept {
+        /// The kernel's answer.
+        source: SharedIo,
+    },
     /// The fabric was shut down.
     #[error("the fabric was shut down")]
     Closed,
@@ -283,6 +289,7 @@ impl FabricError {
             Self::Memory(error) => error.code(),
             Self::Setup { .. } => "setup-failed",
             Self::Listen { .. } => "listen-failed",
+            Self::CannotAccept { .. } => "cannot-accept",
             Self::Closed => "fabric-closed",
         }
     }

@@ -39,6 +39,7 @@ use super::tcp::Sockets;
 use super::totals::Totals;
 use super::wait::{Bystander, Wait};
 use super::whom::Whom;
+use crate::entrance::{Entrance, Next};
 use crate::strangers::Strangers;
 
 mod meeting;
@@ -79,6 +80,7 @@ struct Core {
     sessions: Sessions,
     stop: AtomicBool,
     pending: Arc<Strangers>,
+    entrance: Entrance,
     unaccepted: SyncSender<Peer>,
     /// When somebody connected last whom no thread could be had for, and why.
     ungreeted: Mutex<Option<(Instant, SharedIo)>>,
@@ -170,6 +172,7 @@ impl Fabric {
             sessions: Sessions::default(),
             stop: AtomicBool::new(false),
             pending: Strangers::new(MAX_PENDING),
+            entrance: Entrance::default(),
             unaccepted,
             ungreeted: Mutex::default(),
         });
@@ -355,7 +358,8 @@ impl Fabric {
     ///
     /// # Errors
     /// [`FabricError::Deadline`] when none does in time, [`FabricError::Setup`] when one does meanwhile
-    /// and this process can have no thread to greet it.
+    /// and this process can have no thread to greet it, and [`FabricError::CannotAccept`] when it could let
+    /// nobody in by then.
     pub fn accept(&self, time: Duration) -> Result<Peer, FabricError> {
         let began = Instant::now();
         let accepted = self.accepted.lock().unwrap_or_else(PoisonError::into_inner);
@@ -367,12 +371,21 @@ impl Fabric {
                 Err(RecvTimeoutError::Timeout) => self.all_greeted_since(began)?,
             }
             if began.elapsed() >= time {
-                return Err(FabricError::Deadline {
-                    what: "a peer's connection",
-                    after: time,
+                return Err(match self.shortage() {
+                    Some(source) => FabricError::CannotAccept { source },
+                    None => FabricError::Deadline {
+                        what: "a peer's connection",
+                        after: time,
+                    },
                 });
             }
         }
+    }
+
+    /// Why this process takes no connections at the moment, such as too few descriptors; `None` while it does.
+    /// It goes on by itself once it can.
+    pub fn shortage(&self) -> Option<SharedIo> {
+        self.core.entrance.shortage()
     }
 
     /// Whether whoever connected since a time could be greeted.
@@ -472,21 +485,38 @@ impl Core {
         };
         use rustix::net::SocketFlags;
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+        let mut pause = false;
         while !self.stop.load(Ordering::Acquire) {
             let mut fds: Vec<PollFd<'_>> = listeners
                 .iter()
                 .map(|fd| PollFd::new(fd, PollFlags::IN))
                 .collect();
+            if pause {
+                // They have nothing to wait for: whoever is there would be told of at once.
+                fds.clear();
+            }
             if poll(&mut fds, Some(&NAP)).is_err() {
                 continue;
             }
+            pause = false;
             for (index, listener) in listeners.iter().enumerate() {
-                while let Ok(fd) = rustix::net::accept_with(listener, flags) {
-                    let socket = Socket::accepted(fd);
-                    let from = socket.peer_ip();
-                    let Ok(admitted) = self.pending.admit(socket.as_fd(), from) else {
-                        continue;
+                loop {
+                    let socket = match rustix::net::accept_with(listener, flags) {
+                        Ok(fd) => Socket::accepted(fd),
+                        Err(error) => {
+                            pause |= self.entrance.failed(error.into()) == Next::Pause;
+                            break;
+                        }
                     };
+                    let from = socket.peer_ip();
+                    let admitted = match self.pending.admit(socket.as_fd(), from) {
+                        Ok(admitted) => admitted,
+                        Err(error) => {
+                            self.entrance.failed(error);
+                            continue;
+                        }
+                    };
+                    self.entrance.took();
                     let core = Arc::clone(self);
                     let local = index > 0;
                     // Whoever fails, or whom no thread could be had for, is told by the closed

@@ -23,8 +23,11 @@ use super::ring::Ring;
 use super::session::{Session, Shared, pool};
 use super::tls::{Identity, TlsChannel};
 use super::welcome::{Join, Welcome};
+use crate::entrance::Entrance;
 use crate::fabric::rendezvous::{Directory, Entry, Presence, RendezvousError, reachable};
-use crate::fabric::{Access, Fabric, Incarnation, Peer, Settings, SharedKey};
+use crate::fabric::{
+    Access, Fabric, FabricError, Incarnation, Peer, Settings, SharedIo, SharedKey,
+};
 use crate::strangers::{Admitted, Strangers};
 
 /// What those on loopback connect with where nobody is asked who they are.
@@ -117,6 +120,7 @@ struct Core {
     auth: Auth,
     peers: AtomicUsize,
     strangers: Arc<Strangers>,
+    entrance: Entrance,
     /// Peers on the fabric whose certificates are still being looked at, by who they say they are.
     lobby: Mutex<Vec<(Incarnation, Peer, Instant)>>,
 }
@@ -197,6 +201,7 @@ impl Server {
             auth: settings.auth,
             peers: AtomicUsize::new(0),
             strangers: Strangers::new(MAX_STRANGERS),
+            entrance: Entrance::default(),
             lobby: Mutex::default(),
         });
         let mut server = Self {
@@ -269,6 +274,12 @@ impl Server {
         Bytes(self.core.shared.metrics.buffers.load(Ordering::Relaxed))
     }
 
+    /// Why it takes no connections at the moment, such as too few descriptors; `None` while it does. It goes
+    /// on by itself once it can.
+    pub fn shortage(&self) -> Option<SharedIo> {
+        self.core.shortage()
+    }
+
     /// What it did so far.
     pub fn totals(&self) -> Totals {
         let metrics = &self.core.shared.metrics;
@@ -319,6 +330,11 @@ impl Drop for Server {
 }
 
 impl Core {
+    fn shortage(&self) -> Option<SharedIo> {
+        let fabric = self.fabric.shortage();
+        fabric.or_else(|| self.entrance.shortage())
+    }
+
     fn stopping(&self) -> bool {
         self.shared.stop.load(Ordering::Acquire)
     }
@@ -329,6 +345,7 @@ impl Core {
 
     /// Takes peers as they come to the fabric.
     fn accept(self: &Arc<Self>) {
+        let mut told = false;
         while !self.stopping() {
             self.lobby().retain(|(_, peer, since)| {
                 let waits = since.elapsed() < INTRODUCTION && peer.lost().is_none();
@@ -337,6 +354,13 @@ impl Core {
                 }
                 waits
             });
+            let short = self.shortage();
+            if let (Some(source), false) = (&short, told) {
+                let source = Arc::clone(source);
+                let error = FabricError::CannotAccept { source };
+                self.shared.metrics.failed(error.code());
+            }
+            told = short.is_some();
             let Ok(peer) = self.fabric.accept(LOOK) else {
                 continue;
             };
@@ -394,15 +418,24 @@ impl Core {
     /// Takes connections that show certificates.
     fn greet(self: &Arc<Self>, listener: &TcpListener) {
         while !self.stopping() {
-            let Ok((stream, address)) = listener.accept() else {
-                std::thread::sleep(Duration::from_millis(10));
-                continue;
+            let (stream, address) = match listener.accept() {
+                Ok(taken) => taken,
+                Err(error) => {
+                    self.entrance.failed(error);
+                    std::thread::sleep(Duration::from_millis(10));
+                    continue;
+                }
             };
             let core = Arc::clone(self);
-            let Ok(admitted) = self.strangers.admit(stream.as_fd(), Some(address.ip())) else {
-                self.shared.metrics.refused.fetch_add(1, Ordering::Relaxed);
-                continue;
+            let admitted = match self.strangers.admit(stream.as_fd(), Some(address.ip())) {
+                Ok(admitted) => admitted,
+                Err(error) => {
+                    self.entrance.failed(error);
+                    self.shared.metrics.refused.fetch_add(1, Ordering::Relaxed);
+                    continue;
+                }
             };
+            self.entrance.took();
             let spawned = std::thread::Builder::new()
                 .name("crowfly-greet".into())
                 .spawn(move || {

@@ -84,7 +84,8 @@ impl Host {
         writeln!(self.orders, "{order}").expect("it listens");
     }
 
-    fn hear(&self, time: Duration) -> Option<String> {
+    /// Its next answer, if it comes in time.
+    pub fn hear(&self, time: Duration) -> Option<String> {
         self.answers.recv_timeout(time).ok()
     }
 
