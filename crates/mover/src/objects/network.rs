@@ -154,6 +154,11 @@ pub(super) fn towards(
     Ok((agent(config.build()), proxy.map(shown)))
 }
 
+/// One that asks as another does, by connections of its own.
+pub(super) fn anew(like: &Agent) -> Agent {
+    agent(like.config().clone())
+}
+
 fn agent(config: Config) -> Agent {
     Agent::with_parts(config, DefaultConnector::default(), Lookup)
 }

@@ -2,14 +2,14 @@
 
 use std::io::{self, Read};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant, SystemTime};
 
 use ureq::{Agent, Body, SendBody, http};
 
 use super::answer::{Answer, parsed, text};
 use super::issuer::{is_due, is_over, of_http};
-use super::network::towards;
+use super::network::{anew, towards};
 use super::sign::{Signed, UNSIGNED, encoded, hashed, query};
 use super::{Credentials, ObjectError, ObjectUrl, StoreSettings};
 
@@ -57,7 +57,7 @@ pub(super) struct Ask<'a> {
     /// Headers that came from elsewhere.
     pub more: &'a [(String, String)],
     pub body: &'a [u8],
-    /// Ends the sending of the body early.
+    /// Ends the sending of the body early, or keeps the request from being made.
     pub stop: Option<&'a AtomicBool>,
     pub until: Instant,
 }
@@ -84,9 +84,16 @@ impl<'a> Ask<'a> {
     }
 }
 
+/// What asks, until it is told to hang up.
+struct Asking {
+    agent: Agent,
+    /// How often it was told so.
+    hung_up: u64,
+}
+
 /// One bucket of a store, and the connections to it.
 pub(crate) struct Store {
-    agent: Agent,
+    asking: Mutex<Asking>,
     settings: StoreSettings,
     /// A key that was given for a limited time.
     key: Mutex<Option<Credentials>>,
@@ -112,7 +119,7 @@ impl Store {
             |proxy| format!("{base} by the proxy {proxy}"),
         );
         Ok(Self {
-            agent,
+            asking: Mutex::new(Asking { agent, hung_up: 0 }),
             key: Mutex::default(),
             shown,
             settings: settings.clone(),
@@ -120,6 +127,21 @@ impl Store {
             base,
             root,
         })
+    }
+
+    fn asking(&self) -> MutexGuard<'_, Asking> {
+        self.asking.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Ends all requests that are under way now, however long their answers take: they fail and are not made
+    /// again. What the store does with them it does. Later ones, such as one that tidies up, are made.
+    pub(crate) fn hang_up(&self) {
+        let mut asking = self.asking();
+        let next = anew(&asking.agent);
+        let old = std::mem::replace(&mut asking.agent, next);
+        asking.hung_up += 1;
+        drop(asking);
+        old.shutdown();
     }
 
     /// Whether bytes are protected on their way.
@@ -176,9 +198,11 @@ impl Store {
         let answer = if matches!(ask.method, "PUT" | "POST") {
             let request = request.header("content-length", ask.body.len());
             let request = request.body(SendBody::from_reader(&mut body));
-            self.send(request.map_err(|_| unaskable(ask.url))?, left)
+            let request = request.map_err(|_| unaskable(ask.url))?;
+            self.send(request, (left, ask.stop))
         } else {
-            self.send(request.body(()).map_err(|_| unaskable(ask.url))?, left)
+            let request = request.body(()).map_err(|_| unaskable(ask.url))?;
+            self.send(request, (left, ask.stop))
         };
         answer.map_err(|error| match error {
             ureq::Error::ConnectProxyFailed(what) => ObjectError::ProxyRefused {
@@ -214,11 +238,16 @@ impl Store {
     fn send(
         &self,
         request: http::Request<impl ureq::AsSendBody>,
-        left: Duration,
+        (left, stop): (Duration, Option<&AtomicBool>),
     ) -> Result<http::Response<Body>, ureq::Error> {
-        let request = self.agent.configure_request(request);
+        let agent = self.asking().agent.clone();
+        // Whoever hangs up says so before: what is not ended by that is not begun.
+        if stop.is_some_and(|stop| stop.load(Ordering::Acquire)) {
+            return Err(called_back().into());
+        }
+        let request = agent.configure_request(request);
         let request = request.timeout_global(Some(left.max(Duration::from_millis(1))));
-        self.agent.run(request.build())
+        agent.run(request.build())
     }
 
     /// Asks again as long as it fails by what may pass, a few times, and says how often that was.
@@ -231,6 +260,8 @@ impl Store {
         mut once: impl FnMut(u64) -> Result<T, ObjectError>,
     ) -> Result<(T, u64), ObjectError> {
         let stopped = || stop.is_some_and(|stop| stop.load(Ordering::Acquire));
+        let before = self.asking().hung_up;
+        let hung_up = || self.asking().hung_up != before;
         let mut wait = FIRST_WAIT;
         let mut retries = 0;
         loop {
@@ -239,11 +270,12 @@ impl Store {
                 Err(error) => error,
             };
             let left = until.saturating_duration_since(Instant::now());
-            if !error.may_pass() || retries >= AGAIN || left <= wait || stopped() {
+            let over = retries >= AGAIN || left <= wait || stopped() || hung_up();
+            if over || !error.may_pass() {
                 return Err(error);
             }
             let resumes = Instant::now() + wait.mul_f64(1.0 - spread() / 2.0);
-            while !stopped() && Instant::now() < resumes {
+            while !stopped() && !hung_up() && Instant::now() < resumes {
                 let rest = resumes.saturating_duration_since(Instant::now());
                 std::thread::sleep(rest.min(LOOK));
             }
@@ -404,6 +436,10 @@ fn unaskable(url: &ObjectUrl) -> ObjectError {
     }
 }
 
+fn called_back() -> io::Error {
+    io::Error::other("it was called back")
+}
+
 /// A body on its way, which can be called back.
 struct Sending<'b> {
     rest: &'b [u8],
@@ -413,7 +449,7 @@ struct Sending<'b> {
 impl Read for Sending<'_> {
     fn read(&mut self, room: &mut [u8]) -> io::Result<usize> {
         if self.stop.is_some_and(|stop| stop.load(Ordering::Acquire)) {
-            return Err(io::Error::other("it was called back"));
+            return Err(called_back());
         }
         self.rest.read(room)
     }

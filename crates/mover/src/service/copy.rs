@@ -3,8 +3,8 @@
 
 use std::fmt;
 use std::path::Path as FsPath;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -126,6 +126,25 @@ struct Watched {
     moved: AtomicU64,
     resumed: AtomicU64,
     stop: AtomicBool,
+    cancelled: AtomicBool,
+    /// The stores that are asked.
+    stores: Mutex<Vec<Weak<Store>>>,
+}
+
+impl Watched {
+    fn stores(&self) -> MutexGuard<'_, Vec<Weak<Store>>> {
+        self.stores.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn cancel(&self) {
+        self.cancelled.store(true, Ordering::Release);
+        self.stop.store(true, Ordering::Release);
+        // A store may take as long as it likes to answer.
+        let stores = self.stores().clone();
+        for store in stores.iter().filter_map(Weak::upgrade) {
+            store.hang_up();
+        }
+    }
 }
 
 /// A running copy. Dropping it cancels.
@@ -153,6 +172,8 @@ impl Copy {
             moved: AtomicU64::new(0),
             resumed: AtomicU64::new(0),
             stop: AtomicBool::new(false),
+            cancelled: AtomicBool::new(false),
+            stores: Mutex::default(),
         });
         let shared = Arc::clone(&watched);
         let thread = std::thread::Builder::new()
@@ -186,7 +207,7 @@ impl Copy {
 
     /// Ends it early.
     pub fn cancel(&self) {
-        self.watched.stop.store(true, Ordering::Release);
+        self.watched.cancel();
     }
 
     /// Waits for the end.
@@ -364,6 +385,8 @@ fn run(asked: &Asked, watched: &Watched) -> Result<Copied, ServiceError> {
     let goal_settings = asked.store_of_goal();
     let from_store = store(&asked.from, &asked.store)?;
     let to_store = store(&asked.to, goal_settings)?;
+    let stores = [&from_store, &to_store].into_iter().flatten();
+    watched.stores().extend(stores.map(Arc::downgrade));
     let both = from_store.is_some() && to_store.is_some();
     let apart = match asked.policy {
         _ if !both => None,
@@ -393,6 +416,9 @@ fn run(asked: &Asked, watched: &Watched) -> Result<Copied, ServiceError> {
     };
     let copied = all(asked, watched, started, &terms).or_else(|error| match error {
         // A request to a store that ended because all of the copy did.
+        ServiceError::Object(_) if watched.cancelled.load(Ordering::Acquire) => {
+            Err(crate::error::TransferError::Cancelled.into())
+        }
         ServiceError::Object(_) => terms.in_time().and(Err(error)),
         other => Err(other),
     });

@@ -200,6 +200,7 @@ impl Upload {
             .as_deref()
             .map(|id| [("partNumber", name.as_str()), ("uploadId", id)]);
         let mut ask = Ask::new(Doing::Copying, "PUT", &self.url, until);
+        ask.stop = Some(stop);
         ask.query = query.as_ref().map_or(&[], |query| query);
         let key = encoded(object.url().key().as_bytes());
         ask.headers = vec![
