@@ -19,7 +19,9 @@ mod upload;
 mod url;
 
 pub use error::ObjectError;
-pub use issuer::{Container, Instance, Issuer, SignIn, Token, WebIdentity};
+pub use issuer::{
+    AssumedRole, Container, Instance, Issuer, Process, SignIn, Token, WebIdentity, With,
+};
 pub use network::Proxies;
 pub use sign::Credentials;
 pub use url::ObjectUrl;

@@ -5,7 +5,8 @@ use std::path::Path;
 use std::time::{Duration, SystemTime};
 
 use crowfly_mover::objects::{
-    Container, Instance, Issuer, Proxies, SignIn, StoreSettings, Token, WebIdentity,
+    AssumedRole, Container, Credentials, Instance, Issuer, Process, Proxies, SignIn, StoreSettings,
+    Token, WebIdentity, With,
 };
 use crowfly_mover::service::{Asked, Auth, Copied, ServiceError, Side};
 use ring::digest;
@@ -85,6 +86,27 @@ impl Ground {
         })
     }
 
+    /// A role that is taken on with the key that somebody has, or gives.
+    fn assumed(&self, with: With) -> Issuer {
+        Issuer::Assumed(AssumedRole {
+            endpoint: self.issuers.base(),
+            region: "eu-test-1".into(),
+            role: "arn:aws:iam::12:role/r".into(),
+            session: "s".into(),
+            external_id: Some("a word & more".into()),
+            seconds: Some(900),
+            with,
+        })
+    }
+
+    /// A command that is a script.
+    fn process(&self, script: &str) -> Issuer {
+        let path = self.here.path().join("a tool");
+        fs::write(&path, script).expect("written");
+        let line = format!("/bin/sh \"{}\" '--as me'", path.display());
+        Issuer::Process(Process::of(&line).expect("a command"))
+    }
+
     fn sign_in(&self, lasts: i64) -> Issuer {
         let now = SystemTime::now();
         let over = match u64::try_from(lasts) {
@@ -104,6 +126,20 @@ impl Ground {
         })
     }
 }
+
+/// A key of its own, which no store knows.
+fn own_key() -> Credentials {
+    Credentials {
+        access_key: "someone".into(),
+        secret_key: store::SECRET.into(),
+        session_token: None,
+        expires: None,
+    }
+}
+
+/// What a command prints for the key that the store knows.
+const PRINTED: &str = "{\"Version\": 1, \"AccessKeyId\": \"someone\", \
+                       \"SecretAccessKey\": \"a secret\", \"SessionToken\": \"a-token\"";
 
 /// The file in which the tool keeps a sign-in.
 fn kept_as(name: &str) -> String {
@@ -313,4 +349,146 @@ fn given_a_proxy_that_lets_nobody_through_or_is_none_it_is_named_without_its_pas
         let (_, host) = proxy.split_once('@').expect("a host");
         assert!(told.contains(host) && !told.contains("secret"), "{told}");
     }
+}
+
+#[test]
+fn given_a_key_a_role_is_taken_on_with_a_signed_request_whoever_gave_the_key() {
+    let ground = Ground::new();
+    let first = ground.assumed(With::Key(own_key()));
+    for with in [
+        With::Key(own_key()),
+        With::Issuer(Box::new(ground.container())),
+        With::Issuer(Box::new(first)),
+    ] {
+        let read = ground.read(ground.settings(ground.assumed(with)));
+        read.unwrap_or_else(|error| panic!("{error}: {:?}", ground.store.complaint()));
+        let asked = ground.issuers.asked();
+        let role = asked.last().expect("asked");
+        let body = String::from_utf8(role.body.clone()).expect("text");
+        assert_eq!((role.method.as_str(), role.path.as_str()), ("POST", "/"));
+        for part in [
+            "Action=AssumeRole&",
+            "DurationSeconds=900",
+            "ExternalId=a%20word%20%26%20more",
+            "RoleArn=arn%3Aaws%3Aiam%3A%3A12%3Arole%2Fr",
+            "RoleSessionName=s",
+        ] {
+            assert!(body.contains(part), "{body}");
+        }
+        store::check(role, &ground.issuers.address, "sts").expect("signed");
+    }
+    ground.issuers.is(Giver::Refuses("403 Forbidden"));
+    let role = ground.assumed(With::Key(own_key()));
+    assert_eq!(ground.code(&role), "key-refused");
+    ground.issuers.is(Giver::Raves);
+    assert_eq!(ground.code(&role), "key-refused");
+}
+
+#[test]
+fn given_a_command_it_is_run_as_it_is_written_and_its_key_counts_until_it_says() {
+    let ground = Ground::new();
+    let used = ground.here.path().join("used");
+    let script = |expiration: &str| {
+        format!(
+            "printf '%s|' \"$@\" >> {}\nprintf '%s' '{PRINTED}{expiration}}}'\n",
+            used.display()
+        )
+    };
+    let runs = |expiration: &str| {
+        fs::write(&used, "").expect("written");
+        let read = ground.read(ground.settings(ground.process(&script(expiration))));
+        read.unwrap_or_else(|error| panic!("{error}: {:?}", ground.store.complaint()));
+        fs::read_to_string(&used).expect("it ran")
+    };
+    assert_eq!(
+        runs(""),
+        "--as me|",
+        "one that never ends serves all requests"
+    );
+    let soon = SystemTime::now() + Duration::from_secs(20);
+    let soon = humantime::format_rfc3339_seconds(soon);
+    let often = runs(&format!(", \"Expiration\": \"{soon}\""));
+    assert!(
+        often.len() > "--as me|".len(),
+        "one that ends soon is asked for again"
+    );
+}
+
+#[test]
+fn given_a_command_that_gives_no_key_it_is_said_why_in_short_and_nothing_that_it_printed() {
+    let ground = Ground::new();
+    let long = "x".repeat(4_000);
+    let cases = [
+        (
+            "echo a secret; echo no such \u{1b}[31mperson >&2; exit 3",
+            "no such [31mperson",
+        ),
+        ("exit 7", "it said nothing"),
+        ("echo a secret", "is no key"),
+        ("true", "is no key"),
+        (
+            "printf '{\"Version\": 2, \"AccessKeyId\": \"a\", \"SecretAccessKey\": \"s\"}'",
+            "version 2",
+        ),
+        (
+            "printf '{\"Version\": 1, \"AccessKeyId\": \"a\", \"SecretAccessKey\": \"s\", \
+             \"Expiration\": \"2020-01-02T03:04:05Z\"}'",
+            "is over",
+        ),
+        (
+            "printf '{\"Version\": 1, \"AccessKeyId\": \"a\", \"SecretAccessKey\": \"s\", \
+             \"Expiration\": \"some day\"}'",
+            "Expiration",
+        ),
+        (&format!("echo {long} >&2; exit 1"), "xxx"),
+        ("yes secret | head -c 1000000; exit 1", "it said nothing"),
+    ];
+    for (script, expected) in cases {
+        let settings = ground.settings(ground.process(script));
+        let error = ground.read(settings).map(drop).expect_err(script);
+        let told = error.to_string();
+        assert_eq!(error.code(), "key-refused", "{told}");
+        assert!(told.contains(expected), "{script}: {told}");
+        assert!(
+            !told.contains("secret") && !told.contains('\u{1b}'),
+            "{told}"
+        );
+        assert!(told.len() < 400, "{} letters", told.len());
+    }
+    let nowhere = Process::of("/nowhere/tool --token secret").expect("a command");
+    let settings = ground.settings(Issuer::Process(nowhere));
+    let told = ground.read(settings).map(drop).expect_err("there is none");
+    assert_eq!(told.code(), "key-refused");
+    let told = told.to_string();
+    assert!(
+        told.contains("/nowhere/tool") && !told.contains("secret"),
+        "{told}"
+    );
+}
+
+#[test]
+fn given_a_command_that_does_not_end_the_copy_ends_at_its_deadline_and_so_does_the_command() {
+    let ground = Ground::new();
+    let left = ground.here.path().join("left");
+    let script = format!("sleep 1; echo > {}", left.display());
+    let from = Side::Object("s3://b/m".parse().expect("an object"));
+    let want = Asked {
+        store: ground.settings(ground.process(&script)),
+        timeout: Some(Duration::from_millis(300)),
+        ..asked(from, Side::Host, true, Auth::Open)
+    };
+    let error = copy(want).map(drop).expect_err("it sleeps");
+    assert_eq!(error.code(), "deadline-exceeded", "{error}");
+    std::thread::sleep(Duration::from_secs(2));
+    assert!(!left.exists(), "it went on");
+    // Nobody waits for what it started and left behind with its output open.
+    let script = format!("sleep 60 & printf '%s' '{PRINTED}}}'");
+    let began = std::time::Instant::now();
+    let settings = ground.settings(ground.process(&script));
+    ground.read(settings).expect("there was a key");
+    assert!(
+        began.elapsed() < Duration::from_secs(30),
+        "{:?}",
+        began.elapsed()
+    );
 }

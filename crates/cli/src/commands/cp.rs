@@ -49,7 +49,8 @@ const LOOK: Duration = Duration::from_millis(2);
     after_long_help = "Stores: AWS_ENDPOINT_URL_S3 or AWS_ENDPOINT_URL says where (else Amazon's), AWS_REGION \
 in which region, AWS_CA_BUNDLE or SSL_CERT_FILE whom to trust. The key is that of AWS_ACCESS_KEY_ID, \
 AWS_SECRET_ACCESS_KEY and AWS_SESSION_TOKEN, or of the profile AWS_PROFILE in ~/.aws/credentials and \
-~/.aws/config, or given for a limited time: for a token in AWS_WEB_IDENTITY_TOKEN_FILE, by the last \
+~/.aws/config (its credential_process is run), or given for a limited time: for a role by another key \
+(role_arn with source_profile or credential_source), for a token in AWS_WEB_IDENTITY_TOKEN_FILE, by the last \
 `aws sso login`, by the container's service, or by the machine's on EC2 (elsewhere with \
 AWS_EC2_METADATA_DISABLED=false). HTTPS_PROXY, http_proxy, ALL_PROXY and NO_PROXY say by which proxies. Large \
 objects are written in parts, which are removed when the copy fails or is interrupted, and kept with --resume."

@@ -4,13 +4,14 @@
 use std::path::{Path, PathBuf};
 
 use crowfly_mover::objects::{
-    Container, Credentials, Instance, Issuer, Proxies, SignIn, StoreSettings, Token, WebIdentity,
+    Container, Credentials, Instance, Issuer, Proxies, StoreSettings, Token, WebIdentity,
 };
 
 use crate::failure::{Exit, Failure};
 use crate::input;
 use crate::path::shown;
 
+mod keys;
 mod profile;
 
 use profile::{Files, Identity};
@@ -38,7 +39,6 @@ const SESSION: [&str; 1] = ["AWS_ROLE_SESSION_NAME"];
 /// What a session is called when nobody says.
 const OWN_SESSION: &str = "crowfly";
 const TOKENS: [&str; 1] = ["AWS_ENDPOINT_URL_STS"];
-const SIGN_INS: [&str; 1] = ["AWS_ENDPOINT_URL_SSO"];
 const CONTAINER_PATH: [&str; 1] = ["AWS_CONTAINER_CREDENTIALS_RELATIVE_URI"];
 const CONTAINER_URL: [&str; 1] = ["AWS_CONTAINER_CREDENTIALS_FULL_URI"];
 const CONTAINER_TOKEN: [&str; 1] = ["AWS_CONTAINER_AUTHORIZATION_TOKEN"];
@@ -146,12 +146,18 @@ impl Surroundings<'_> {
                 session_token: first(&TOKEN),
                 expires: None,
             }),
-            None => profile.credentials(),
+            None => profile.credentials().filter(|_| !profile.is_role()),
         };
         if settings.credentials.is_none() {
+            let name = wanted.as_deref().unwrap_or("default");
+            let own = keys::Own {
+                surroundings: self,
+                files: &files,
+                settings: &settings,
+            };
             settings.issuer = match named {
-                Some(_) => self.of_profile(&profile, &settings)?,
-                None => self.issuer(&profile, &settings)?,
+                Some(_) => own.of_profile(name, &profile)?,
+                None => self.issuer((name, &profile), &own)?,
             };
         }
         Ok(settings)
@@ -194,8 +200,8 @@ impl Surroundings<'_> {
     /// Who gives a key where none is written down.
     fn issuer(
         &self,
-        profile: &profile::Profile,
-        settings: &StoreSettings,
+        (name, profile): (&str, &profile::Profile),
+        own: &keys::Own<'_>,
     ) -> Result<Option<Issuer>, Failure> {
         let first = |names: &[&str]| self.first(names);
         if let Some((role, token_file)) = first(&ROLE).zip(first(&TOKEN_FILE)) {
@@ -204,11 +210,28 @@ impl Surroundings<'_> {
                 token_file,
                 session: first(&SESSION),
             };
-            return Ok(Some(self.role(identity, settings)));
+            return Ok(Some(self.role(identity, own.settings)));
         }
-        if let Some(issuer) = self.of_profile(profile, settings)? {
+        if let Some(issuer) = own.of_profile(name, profile)? {
             return Ok(Some(issuer));
         }
+        if let Some(container) = self.container()? {
+            return Ok(Some(container));
+        }
+        let asked = match first(&NO_INSTANCE).map(|off| off.to_ascii_lowercase()) {
+            Some(off) if off == "false" => true,
+            Some(off) if off == "true" => false,
+            // Elsewhere nobody would answer, and that would take a while.
+            _ => {
+                own.settings.endpoint.is_none() && (self.file)(Path::new(VENDOR))?.trim() == AMAZON
+            }
+        };
+        Ok(asked.then(|| self.instance()))
+    }
+
+    /// The service beside a container, where the variables name one.
+    fn container(&self) -> Result<Option<Issuer>, Failure> {
+        let first = |names: &[&str]| self.first(names);
         let token = match first(&CONTAINER_TOKEN_FILE) {
             Some(path) => Some(Token::File(path.into())),
             None => first(&CONTAINER_TOKEN).map(Token::Text),
@@ -216,50 +239,14 @@ impl Surroundings<'_> {
         if let Some(path) = first(&CONTAINER_PATH) {
             return Ok(Some(Issuer::Container(Container::of(&path, token))));
         }
-        if let Some(url) = first(&CONTAINER_URL) {
-            return Ok(Some(Issuer::Container(Container::at(&url, token)?)));
+        match first(&CONTAINER_URL) {
+            Some(url) => Ok(Some(Issuer::Container(Container::at(&url, token)?))),
+            None => Ok(None),
         }
-        let asked = match first(&NO_INSTANCE).map(|off| off.to_ascii_lowercase()) {
-            Some(off) if off == "false" => true,
-            Some(off) if off == "true" => false,
-            // Elsewhere nobody would answer, and that would take a while.
-            _ => settings.endpoint.is_none() && (self.file)(Path::new(VENDOR))?.trim() == AMAZON,
-        };
-        let instance = || Issuer::Instance(Instance::at(first(&INSTANCE).as_deref()));
-        Ok(asked.then(instance))
     }
 
-    /// Who gives the key of a profile.
-    fn of_profile(
-        &self,
-        profile: &profile::Profile,
-        settings: &StoreSettings,
-    ) -> Result<Option<Issuer>, Failure> {
-        if let Some(identity) = profile.identity() {
-            return Ok(Some(self.role(identity, settings)));
-        }
-        if let Some(signed_in) = profile.signed_in() {
-            let home = self.first(&["HOME"]).map(PathBuf::from);
-            return Ok(Some(Issuer::SignIn(SignIn {
-                endpoint: self.first(&SIGN_INS),
-                region: signed_in.region,
-                cache: home.unwrap_or_default().join(".aws/sso/cache"),
-                name: signed_in.name,
-                account: signed_in.account,
-                role: signed_in.role,
-            })));
-        }
-        match profile.beyond() {
-            None => Ok(None),
-            Some(setting) => Err(Failure::new(
-                "profile-not-read",
-                Exit::Unavailable,
-                format!("the profile gets its key by `{setting}`, which this build does not do"),
-            )
-            .hint(
-                "`aws configure export-credentials --format env` prints variables that are read",
-            )),
-        }
+    fn instance(&self) -> Issuer {
+        Issuer::Instance(Instance::at(self.first(&INSTANCE).as_deref()))
     }
 
     fn role(&self, identity: Identity, settings: &StoreSettings) -> Issuer {
@@ -301,7 +288,7 @@ mod tests {
                           [profile person]\nsso_session = x\nsso_account_id = 12\nsso_role_name = r\n\
                           [sso-session x]\nsso_region = r4\nsso_start_url = https://x\n\
                           [profile pod]\nrole_arn = arn:p\nweb_identity_token_file = /t\n\
-                          [profile other]\nrole_arn = arn:o\nsource_profile = job\n";
+                          [profile other]\nlogin_session = l\n";
 
     fn read_as(named: Option<&str>, set: &[(&str, &str)]) -> Result<StoreSettings, Failure> {
         let surroundings = Surroundings {
@@ -420,6 +407,8 @@ mod tests {
             Some(Issuer::Container(_)) => "container",
             Some(Issuer::WebIdentity(_)) => "role",
             Some(Issuer::SignIn(_)) => "sign-in",
+            Some(Issuer::Assumed(_)) => "assumed",
+            Some(Issuer::Process(_)) => "process",
         }
     }
 
@@ -455,7 +444,7 @@ mod tests {
             token_file: "/t".into(),
         };
         assert_eq!(of("pod"), Some(Issuer::WebIdentity(expected)));
-        let expected = SignIn {
+        let expected = crowfly_mover::objects::SignIn {
             endpoint: None,
             region: "r4".into(),
             cache: "/home/.aws/sso/cache".into(),

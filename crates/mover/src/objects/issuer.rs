@@ -1,5 +1,5 @@
-//! Who gives a key for a limited time: the machine, the container or the cluster that this process runs in, or
-//! the organisation that its user has signed in to.
+//! Who gives a key for a limited time: the machine, the container or the cluster that this process runs in,
+//! the organisation that its user has signed in to, a command, or a service that exchanges a key for another.
 //!
 //! These are small services with answers of their own; a library that knows them all comes with a runtime and
 //! a second HTTP client, or asks without deadlines.
@@ -14,13 +14,18 @@ use ureq::{Agent, Body, http};
 use super::network::{direct, endpoint, towards};
 use super::{Credentials, ObjectError, StoreSettings};
 
+mod assumed;
 mod container;
 mod instance;
+mod process;
 mod sign_in;
+mod tokens;
 mod web_identity;
 
+pub use assumed::{AssumedRole, With};
 pub use container::{Container, Token};
 pub use instance::Instance;
+pub use process::Process;
 pub use sign_in::SignIn;
 pub use web_identity::WebIdentity;
 
@@ -42,6 +47,10 @@ pub enum Issuer {
     WebIdentity(WebIdentity),
     /// An organisation, with what its user's last sign-in left.
     SignIn(SignIn),
+    /// A role that is taken on with a key.
+    Assumed(AssumedRole),
+    /// A command.
+    Process(Process),
 }
 
 impl Issuer {
@@ -59,6 +68,8 @@ impl Issuer {
             Self::Container(container) => container.key(until),
             Self::WebIdentity(identity) => identity.key(settings, until),
             Self::SignIn(sign_in) => sign_in.key(settings, until),
+            Self::Assumed(role) => role.key(settings, until),
+            Self::Process(process) => process.key(until),
         }
     }
 }
@@ -183,6 +194,15 @@ fn token(path: &Path) -> Result<String, ObjectError> {
         "" => Err(failed("there is nothing in it".into())),
         token => Ok(token.to_owned()),
     }
+}
+
+/// The beginning of what somebody said, as one line.
+fn in_short(said: &str) -> String {
+    const SHORT: usize = 200;
+    let words: Vec<&str> = said.split_whitespace().collect();
+    let line = words.join(" ");
+    let plain = line.chars().filter(|c| !c.is_control());
+    plain.take(SHORT).collect()
 }
 
 /// A time as these services and tools write it.

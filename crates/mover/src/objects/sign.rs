@@ -8,10 +8,9 @@ use std::time::SystemTime;
 use ring::{digest, hmac};
 
 const ALGORITHM: &str = "AWS4-HMAC-SHA256";
-const SERVICE: &str = "s3";
 
 /// A key of a store, which never shows in output.
-#[derive(Clone)]
+#[derive(Clone, PartialEq, Eq)]
 pub struct Credentials {
     /// Its public half.
     pub access_key: String,
@@ -46,6 +45,8 @@ pub(super) struct Signed<'r> {
     pub query: &'r str,
     /// What [`hashed`] says of its body, or [`UNSIGNED`].
     pub body: &'r str,
+    /// What is asked: `s3`, or another service of the same make.
+    pub service: &'r str,
     pub region: &'r str,
     pub at: SystemTime,
 }
@@ -76,11 +77,11 @@ impl Signed<'_> {
             "{}\n{}\n{}\n{lines}\n{names}\n{}",
             self.method, self.path, self.query, self.body
         );
-        let scope = format!("{day}/{}/{SERVICE}/aws4_request", self.region);
+        let scope = format!("{day}/{}/{}/aws4_request", self.region, self.service);
         let request = hex(digest::digest(&digest::SHA256, request.as_bytes()).as_ref());
         let text = format!("{ALGORITHM}\n{now}\n{scope}\n{request}");
         let mut key = format!("AWS4{}", credentials.secret_key).into_bytes();
-        for part in [day, self.region, SERVICE, "aws4_request"] {
+        for part in [day, self.region, self.service, "aws4_request"] {
             key = keyed(&key, part.as_bytes());
         }
         let signature = hex(&keyed(&key, text.as_bytes()));
@@ -174,6 +175,7 @@ mod tests {
             path,
             query,
             body: &body,
+            service: "s3",
             region: "us-east-1",
             at: UNIX_EPOCH + WHEN,
         };

@@ -15,6 +15,8 @@ use super::{Credentials, ObjectError, ObjectUrl, StoreSettings};
 
 /// The region of a store that has none, and of Amazon's when nobody says.
 const REGION: &str = "us-east-1";
+/// What requests are signed for.
+const SERVICE: &str = "s3";
 /// How often a request is made again that failed by what may pass.
 const AGAIN: u64 = 5;
 /// How long to wait before the first of these; then twice as long each time, and each time up to half of
@@ -177,6 +179,7 @@ impl Store {
                 path: &path,
                 query: &query,
                 body: &body,
+                service: SERVICE,
                 region: self.region(),
                 at: SystemTime::now(),
             };

@@ -17,7 +17,9 @@ mod listings;
 mod signature;
 pub mod wire;
 
-use signature::{REGION, SECRET, hex};
+pub use signature::{SECRET, check};
+
+use signature::{REGION, hex};
 use wire::{Answer, Request};
 
 /// The shortest part of an object, save the last.
@@ -293,7 +295,7 @@ fn less(left: usize, mood: fn(usize) -> Mood) -> Mood {
 /// Answers; `None` ends the connection.
 fn answer(request: &Request, out: &mut TcpStream, shared: &Shared) -> Option<()> {
     let method = request.method.as_str();
-    let checked = signature::check(request, &shared.address);
+    let checked = check(request, &shared.address, "s3");
     if let Some(refusal) = held(request, shared) {
         return refusal.speak(out, method == "HEAD");
     }

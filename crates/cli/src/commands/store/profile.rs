@@ -5,12 +5,7 @@ use std::collections::BTreeMap;
 use crowfly_mover::objects::Credentials;
 
 /// Settings that get a key in a way of their own that is not gone here.
-const BEYOND: [&str; 4] = [
-    "role_arn",
-    "credential_process",
-    "login_session",
-    "sso_session",
-];
+const BEYOND: [&str; 2] = ["login_session", "sso_session"];
 
 type Section = BTreeMap<String, String>;
 
@@ -30,6 +25,30 @@ pub struct Identity {
     pub token_file: String,
     /// What the session is called, if the profile says so.
     pub session: Option<String>,
+}
+
+/// A role that is taken on with a key.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Assumed {
+    /// Its name.
+    pub role: String,
+    /// What the session is called, if the profile says so.
+    pub session: Option<String>,
+    /// The word by which the role's owner knows who may take it on.
+    pub external_id: Option<String>,
+    /// For how long, in seconds, as it is written.
+    pub seconds: Option<String>,
+    /// Whose key it is taken on with; nobody's when the profile does not say.
+    pub source: Option<Source>,
+}
+
+/// Whose key a role is taken on with.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Source {
+    /// That of another profile, or of this one.
+    Profile(String),
+    /// What the variables, the container or the machine have, by its word.
+    Surroundings(String),
 }
 
 /// A sign-in to an organisation.
@@ -121,6 +140,29 @@ impl Profile {
             token_file: self.get("web_identity_token_file")?,
             session: self.get("role_session_name"),
         })
+    }
+
+    /// The role that it is, by a key.
+    pub fn assumed(&self) -> Option<Assumed> {
+        let profile = self.get("source_profile").map(Source::Profile);
+        let surroundings = || self.get("credential_source").map(Source::Surroundings);
+        Some(Assumed {
+            role: self.get("role_arn")?,
+            session: self.get("role_session_name"),
+            external_id: self.get("external_id"),
+            seconds: self.get("duration_seconds"),
+            source: profile.or_else(surroundings),
+        })
+    }
+
+    /// Whether it is a role: a key that stands beside that is not its own, but may be there to take it on with.
+    pub fn is_role(&self) -> bool {
+        self.settings.contains_key("role_arn")
+    }
+
+    /// The command that prints its key.
+    pub fn process(&self) -> Option<String> {
+        self.get("credential_process")
     }
 
     /// The sign-in whose key it has.

@@ -1,0 +1,246 @@
+//! A command that prints a key: what other tools run as `credential_process`.
+
+use std::fmt;
+use std::io::{self, Read};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use serde::Deserialize;
+
+use super::{A_KEY, Credentials, ObjectError, in_short, time};
+
+/// How long it may take: it may ask its user for something.
+const PATIENCE: Duration = Duration::from_secs(60);
+/// How often it is looked whether it has ended.
+const LOOK: Duration = Duration::from_millis(5);
+/// How long what it printed may be on its way once it has ended: what it started may hold on to the pipes.
+const AFTERWARDS: Duration = Duration::from_millis(500);
+/// The longest of what it prints that is read, in bytes.
+const MAX_ANSWER: usize = super::MAX_ANSWER as usize;
+/// The version of what it prints.
+const VERSION: u32 = 1;
+
+/// A command that prints a key. It is run without a shell, anew for each key, and ended when it takes too long.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Process {
+    program: String,
+    arguments: Vec<String>,
+}
+
+impl fmt::Debug for Process {
+    /// Without its arguments, which may be secrets.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Process({} …)", self.program)
+    }
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "PascalCase")]
+struct Printed {
+    version: u32,
+    access_key_id: String,
+    secret_access_key: String,
+    session_token: Option<String>,
+    expiration: Option<String>,
+}
+
+impl Process {
+    /// That of a command line: words with spaces between them. What stands in `"…"` or `'…'` is one word, and
+    /// outside of `'…'` a `\` keeps what follows it as it is. `None` when a quotation does not end, or there is
+    /// no word.
+    pub fn of(line: &str) -> Option<Self> {
+        let mut words = words(line)?.into_iter();
+        let program = words.next().filter(|program| !program.is_empty())?;
+        Some(Self {
+            program,
+            arguments: words.collect(),
+        })
+    }
+
+    pub(super) fn key(&self, until: Instant) -> Result<Credentials, ObjectError> {
+        let until = until.min(Instant::now() + PATIENCE);
+        let failed = |source| ObjectError::Io {
+            store: self.program.clone(),
+            url: A_KEY.into(),
+            source,
+        };
+        let mut child = Command::new(&self.program)
+            .args(&self.arguments)
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .map_err(|error| self.refused(format!("it cannot be started: {error}")))?;
+        let ended = Ended::of(&mut child, until).map_err(|error| {
+            // Whatever it still does, nobody waits for it.
+            let _ = child.kill();
+            let _ = child.wait();
+            failed(error)
+        })?;
+        if ended.status.success() {
+            return self.key_in(&ended.out);
+        }
+        let said = in_short(&String::from_utf8_lossy(&ended.err));
+        let said = match said.as_str() {
+            "" => "it said nothing",
+            said => said,
+        };
+        Err(self.refused(format!("{}: {said}", ended.status)))
+    }
+
+    fn key_in(&self, out: &[u8]) -> Result<Credentials, ObjectError> {
+        // What it printed is not repeated: there may be a secret in it.
+        let printed: Printed = serde_json::from_slice(out).map_err(|_| {
+            self.refused(
+                "what it prints is no key: JSON with Version, AccessKeyId and SecretAccessKey",
+            )
+        })?;
+        if printed.version != VERSION {
+            let found = printed.version;
+            return Err(self.refused(format!(
+                "what it prints is of version {found}, not {VERSION}"
+            )));
+        }
+        let expires = match printed.expiration {
+            None => None,
+            Some(text) => {
+                let when = time(Some(&text)).ok_or_else(|| {
+                    self.refused("the time until which its key counts is none (Expiration)")
+                })?;
+                Some(when)
+            }
+        };
+        let key = Credentials {
+            access_key: printed.access_key_id,
+            secret_key: printed.secret_access_key,
+            session_token: printed.session_token.filter(|token| !token.is_empty()),
+            expires,
+        };
+        match super::is_over(&key) {
+            true => Err(self.refused("the time of the key that it prints is over")),
+            false => Ok(key),
+        }
+    }
+
+    fn refused(&self, what: impl Into<String>) -> ObjectError {
+        ObjectError::KeyRefused {
+            from: format!("`{}`", self.program),
+            what: what.into(),
+        }
+    }
+}
+
+/// What came of a command.
+struct Ended {
+    status: ExitStatus,
+    out: Vec<u8>,
+    err: Vec<u8>,
+}
+
+impl Ended {
+    /// Waits for its end; an error when its time is over first.
+    fn of(child: &mut Child, until: Instant) -> io::Result<Self> {
+        let out = child.stdout.take().map(heard).transpose()?;
+        let err = child.stderr.take().map(heard).transpose()?;
+        let status = loop {
+            if let Some(status) = child.try_wait()? {
+                break status;
+            }
+            if Instant::now() >= until {
+                return Err(io::ErrorKind::TimedOut.into());
+            }
+            std::thread::sleep(LOOK);
+        };
+        let printed = |pipe: Option<Printing>| pipe.map(Printing::so_far).unwrap_or_default();
+        let (out, err) = (printed(out), printed(err));
+        Ok(Self { status, out, err })
+    }
+}
+
+/// What comes by a pipe, read by a thread of its own: what the command started may keep the pipe open for
+/// longer than anybody waits.
+struct Printing {
+    bytes: Arc<Mutex<Vec<u8>>>,
+    /// Ends with the pipe.
+    open: Receiver<()>,
+}
+
+fn heard(mut pipe: impl Read + Send + 'static) -> io::Result<Printing> {
+    let (opened, open) = sync_channel(0);
+    let bytes: Arc<Mutex<Vec<u8>>> = Arc::default();
+    let kept = Arc::clone(&bytes);
+    std::thread::Builder::new()
+        .name("crowfly-key".into())
+        .spawn(move || {
+            let _opened: SyncSender<()> = opened;
+            let mut some = [0; 4096];
+            while let Ok(read @ 1..) = pipe.read(&mut some) {
+                let mut kept = kept.lock().unwrap_or_else(PoisonError::into_inner);
+                // Of more than a key may have the beginning counts; the command is not held up by the rest.
+                let room = MAX_ANSWER.saturating_sub(kept.len());
+                kept.extend(some.iter().take(read.min(room)));
+            }
+        })?;
+    Ok(Printing { bytes, open })
+}
+
+impl Printing {
+    /// All of it, or what has come by when nobody waits any longer.
+    fn so_far(self) -> Vec<u8> {
+        let _ = self.open.recv_timeout(AFTERWARDS);
+        let mut bytes = self.bytes.lock().unwrap_or_else(PoisonError::into_inner);
+        std::mem::take(&mut bytes)
+    }
+}
+
+/// The words of a command line.
+fn words(line: &str) -> Option<Vec<String>> {
+    let mut all = Vec::new();
+    let mut word: Option<String> = None;
+    let mut quote = None;
+    let mut letters = line.chars();
+    while let Some(letter) = letters.next() {
+        match (quote, letter) {
+            (Some(open), close) if open == close => quote = None,
+            (None, '"' | '\'') => {
+                quote = Some(letter);
+                word.get_or_insert_default();
+            }
+            (None | Some('"'), '\\') => word.get_or_insert_default().push(letters.next()?),
+            (None, space) if space.is_whitespace() => all.extend(word.take()),
+            _ => word.get_or_insert_default().push(letter),
+        }
+    }
+    all.extend(word);
+    quote.is_none().then_some(all)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_command_line_is_words_and_quotations() {
+        let of = |line: &str| words(line).unwrap_or_default();
+        assert_eq!(of("a  b\tc"), ["a", "b", "c"]);
+        assert_eq!(of(r#""a b"c 'd "e' f\ g"#), ["a bc", "d \"e", "f g"]);
+        assert_eq!(of(r#""a\"b\\" '' '\'"#), ["a\"b\\", "", "\\"]);
+        for none in ["'a", "\"a", "a\\"] {
+            assert_eq!(words(none), None, "{none}");
+        }
+        for none in ["", "  ", "'' a"] {
+            assert!(Process::of(none).is_none(), "{none}");
+        }
+        let shown = format!("{:?}", Process::of("p --password x").expect("words"));
+        assert!(!shown.contains("password"), "{shown}");
+    }
+
+    proptest::proptest! {
+        #[test]
+        fn no_line_is_too_odd(line in ".{0,40}") {
+            let _ = Process::of(&line);
+        }
+    }
+}
