@@ -8,7 +8,7 @@ use rcgen::{
     date_time_ymd,
 };
 
-use super::stage::{Server, cp, folder};
+use super::stage::{Server, cp, folder, refusal};
 
 struct Authority<'f> {
     issuer: CertifiedIssuer<'static, KeyPair>,
@@ -99,4 +99,49 @@ fn given_certificates_of_strangers_old_ones_or_none_each_end_says_why() {
     let expired = serve(&folder, "old");
     let ended = outcome(&folder, &expired, "good", "ours.pem");
     assert_eq!(ended, ("peer-not-trusted".into(), 66));
+}
+
+#[test]
+fn given_two_certificates_of_one_authority_the_one_that_did_not_announce_itself_is_not_taken_for_the_other()
+ {
+    let folder = folder("cp-certificates-replaced");
+    fs::write(folder.join("data/m"), b"bytes").expect("written");
+    let ours = Authority::new(&folder, "ours");
+    ours.sign("one", 4096);
+    ours.sign("other", 4096);
+    ours.sign("peer", 4096);
+    let named = |name: &str| {
+        let options = options(name, "ours.pem");
+        let announced = format!("--announce={name}");
+        let mut all: Vec<&str> = options.iter().map(String::as_str).collect();
+        all.extend(["--directory", "names", announced.as_str()]);
+        Server::start(&folder, &all)
+    };
+    let (one, other) = (named("one"), named("other"));
+    let entry = |name: &str| {
+        let path = folder.join("names").join(name);
+        let text = fs::read_to_string(&path).expect("announced");
+        (path, text)
+    };
+    let ((path, first), (_, second)) = (entry("one"), entry("other"));
+    let mixed: Vec<&str> = first.split_whitespace().take(2).collect();
+    let address = second.split_whitespace().nth(2).expect("an address");
+    // As if the one had ended, and the other had its address by now.
+    fs::write(&path, format!("{} {address}", mixed.join(" "))).expect("written");
+    let options = options("peer", "ours.pem");
+    let mut with: Vec<&str> = options.iter().map(String::as_str).collect();
+    with.extend(["--directory", "names"]);
+    let down = [&with[..], &["crowfly://@one/data/m", "copy"]].concat();
+    let up = [&with[..], &["data/m", "crowfly://@one/data/n"]].concat();
+    assert_eq!(refusal(&folder, &down), ("peer-replaced".into(), 69));
+    assert_eq!(refusal(&folder, &up), ("peer-replaced".into(), 69));
+    assert!(!folder.join("copy").exists() && !folder.join("data/n").exists());
+    let by_its_name = [&with[..], &["crowfly://@other/data/m", "copy"]].concat();
+    assert_eq!(cp(&folder, &by_its_name).1, 0, "it is trusted");
+    fs::write(&path, first).expect("as it was");
+    for arguments in [down, up] {
+        let (told, status) = cp(&folder, &arguments);
+        assert_eq!(status, 0, "{told}");
+    }
+    drop((one, other));
 }
