@@ -25,7 +25,28 @@ mod ui;
 use args::{Cli, Global, Parsed};
 use output::Output;
 
+/// The stack that is enough for every command, in bytes: reading the command line alone takes some hundred
+/// kilobytes where the program was built without optimisation.
+const STACK: usize = 8 << 20;
+
 fn main() -> ExitCode {
+    let limit = rustix::process::getrlimit(rustix::process::Resource::Stack).current;
+    if limit.is_none_or(|bytes| bytes >= STACK as u64) {
+        return run();
+    }
+    // `ulimit -s` is about the first thread alone. Where there is no other, it has to do.
+    let roomy = std::thread::Builder::new().stack_size(STACK).spawn(run);
+    match roomy.map(std::thread::JoinHandle::join) {
+        Ok(Ok(status)) => status,
+        // What it said of its end stands there already.
+        Ok(Err(panic)) => std::panic::resume_unwind(panic),
+        Err(_) => run(),
+    }
+}
+
+/// All of it, in a frame of its own.
+#[inline(never)]
+fn run() -> ExitCode {
     let arguments: Vec<OsString> = std::env::args_os().collect();
     if let [_, first, question] = arguments.as_slice()
         && first == commands::gpu::CHILD

@@ -183,7 +183,7 @@ fn files_are_loaded_into_gpus_copied_in_out_and_across_and_what_arrived_is_compa
     );
     assert_eq!(loaded["receipt"]["to"], "gpu:1");
     let size = ["--size", "5MiB"];
-    let copies: [(&[&str], Way); 4] = [
+    let copies: [(&[&str], Way); 5] = [
         (&["cp", "m", "gpu:0"], owned("staged", "staged", "matched")),
         (
             &["cp", "gpu:0", "out"],
@@ -195,6 +195,10 @@ fn files_are_loaded_into_gpus_copied_in_out_and_across_and_what_arrived_is_compa
         ),
         (
             &["cp", "gpu:1", "host:"],
+            owned("gpu-copy", "direct", "matched"),
+        ),
+        (
+            &["cp", "host:", "gpu:1"],
             owned("gpu-copy", "direct", "matched"),
         ),
     ];

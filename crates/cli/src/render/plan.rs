@@ -419,7 +419,7 @@ mod tests {
         assert_eq!(three(3_888_888_889.0), "3.89e9");
         assert_eq!(three(1.4e-17), "1.40e-17");
         assert_eq!(amounts::time(1.4e13).text, "3.89e9 h");
-        assert_eq!(amounts::time(1e-17).text, "1.00e-11 µs");
+        assert_eq!(amounts::time(1e-17).text, "1.00e-5 ps");
         assert_eq!(amounts::size(1e24).text, "1.00e9 PB");
         assert_eq!(amounts::share(1e12).text, "1.00e14 %");
         assert_eq!(amounts::share(1e-9).text, "1.00e-7 %");

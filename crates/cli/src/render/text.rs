@@ -59,14 +59,25 @@ fn taken(characters: impl Iterator<Item = char>, columns: usize) -> String {
     fit.collect()
 }
 
-/// A time with three significant figures: `4.12 s`, `81.3 ms`, `213 µs`.
+/// A time with three significant figures: `4.12 s`, `81.3 ms`, `213 µs`, `9.89 ps`.
 pub fn seconds(seconds: f64) -> String {
     match seconds {
         s if s <= 0.0 => "0 s".into(),
-        s if s < 0.999_5e-3 => format!("{} µs", significant(s * 1e6)),
-        s if s < 0.999_5 => format!("{} ms", significant(s * 1e3)),
-        s => format!("{} s", significant(s)),
+        s => {
+            let (number, unit) = in_seconds(s);
+            format!("{} {unit}", significant(number))
+        }
     }
+}
+
+/// A time in the largest of the units up to the second that leaves a figure before the point.
+pub fn in_seconds(seconds: f64) -> (f64, &'static str) {
+    // 0.9996 ms reads `1.00 ms`, not `1000 µs`: round before choosing the unit.
+    const WHOLE: f64 = 0.999_5;
+    let units = [(1.0, "s"), (1e3, "ms"), (1e6, "µs"), (1e9, "ns")];
+    let suits = units.iter().find(|(each, _)| seconds * each >= WHOLE);
+    let (each, unit) = suits.unwrap_or(&(1e12, "ps"));
+    (seconds * each, unit)
 }
 
 /// `1 file`, `2 files`.
@@ -100,6 +111,11 @@ mod tests {
         let all = [0.0, 2.13e-4, 9.999e-4, 0.0813, 4.118, 0.9999];
         let read = ["0 s", "213 µs", "1.00 ms", "81.3 ms", "4.12 s", "1.00 s"];
         assert_eq!(all.map(seconds), read);
+        let small = [9.89e-12, 4.2e-9, 0.9996e-9, 3.2e-7, 0.9996e-6, 1.5e-13];
+        let read = [
+            "9.89 ps", "4.20 ns", "1.00 ns", "320 ns", "1.00 µs", "0.150 ps",
+        ];
+        assert_eq!(small.map(seconds), read);
     }
 
     #[test]

@@ -5,6 +5,7 @@ use std::fmt;
 use crowfly_plan::figure::{Figure, Unit, half_up};
 
 use super::{LEAST_WRITTEN_OUT, MOST_WRITTEN_OUT, three};
+use crate::render::text::in_seconds;
 
 /// A cell of a sheet: what people read, and the number in full behind it where there is one.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -54,13 +55,14 @@ const HOUR: f64 = 3600.0;
 const MOST_SECONDS: f64 = 300.0;
 const MOST_MINUTES: f64 = 120.0;
 
-/// `613 ms`, `1.74 s`, `18.7 min`, `3.09 h`.
+/// `9.89 ps`, `613 ms`, `1.74 s`, `18.7 min`, `3.09 h`.
 pub fn time(seconds: f64) -> Amount {
     let text = match seconds {
         s if s <= 0.0 => "0 s".into(),
-        s if s < 0.999_5e-3 => format!("{} µs", three(s * 1e6)),
-        s if s < 0.999_5 => format!("{} ms", three(s * 1e3)),
-        s if s < MOST_SECONDS => format!("{} s", three(s)),
+        s if s < MOST_SECONDS => {
+            let (number, unit) = in_seconds(s);
+            format!("{} {unit}", three(number))
+        }
         s if s < MOST_MINUTES * MINUTE => format!("{} min", three(s / MINUTE)),
         s => format!("{} h", three(s / HOUR)),
     };
@@ -179,6 +181,9 @@ mod tests {
     #[test]
     fn numbers_read_in_the_units_of_people() {
         assert_eq!(time(0.6125).text, "613 ms");
+        assert_eq!(time(9.89e-12).text, "9.89 ps");
+        assert_eq!(time(4.2e-8).text, "42.0 ns");
+        assert_eq!(times(3e-10, 3e-9), "300 ps to 3.00 ns");
         assert_eq!(time(251.3).text, "251 s");
         assert_eq!(time(1123.7).text, "18.7 min");
         assert_eq!(time(11_135.0).text, "3.09 h");
