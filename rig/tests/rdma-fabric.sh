@@ -1,6 +1,6 @@
 # shapes: root-ports
-# The whole fabric by RDMA alone: contents and receipts on clean and lossy cables; a region taken back, a black
-# hole, a cut cable and a crash each end in a typed error in time, with the memory given back.
+# The whole fabric by RDMA alone: contents and receipts on clean and lossy cables and on one that reorders; a region
+# taken back, a black hole, a cut cable and a crash each end in a typed error in time, with the memory given back.
 . "$RIG_HOME/guest/lib.sh"
 . "$RIG_HOME/guest/fabric.sh"
 
@@ -51,6 +51,9 @@ for loss in 1 10; do
 	sees "loss-$loss" verify 524288
 	repair_both
 done
+for side in west east; do impair $side delay 1ms reorder 50%; done
+sees reorder verify 262144
+repair_both
 stalls hole hole
 repair_both
 stalls cut cut_link west

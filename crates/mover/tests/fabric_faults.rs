@@ -403,6 +403,34 @@ fn given_a_receiver_that_does_not_receive_then_the_sender_is_told_that_its_queue
 }
 
 #[test]
+fn given_a_peer_that_takes_little_at_a_time_then_what_is_not_done_in_time_ends_and_it_is_not_lost()
+{
+    let net = Net::new();
+    let bytes = pattern(48 << 20, 4);
+    let source = filled(&net.here, &bytes, Access::LOCAL);
+    let target = empty(&net.there, bytes.len(), Access::WRITE);
+    let remote = sent(&target).whole();
+    net.proxy.trickle(500);
+    let began = Instant::now();
+    let slow = net
+        .to_there
+        .write(&source.whole(), &remote, Options::within(BRIEF));
+    assert_eq!(slow.wait().expect_err("late").code(), "deadline-exceeded");
+    let took = began.elapsed();
+    assert!(took < BRIEF + Duration::from_secs(2), "{took:?}");
+    // Slow is not silent.
+    std::thread::sleep(2 * SILENCE);
+    assert_eq!(net.to_there.lost(), None);
+    net.assert_the_others_work_on();
+    net.proxy.trickle(0);
+    net.to_there
+        .write(&source.whole(), &remote, Options::within(SOON))
+        .wait()
+        .expect("written");
+    assert!(content(&target) == bytes);
+}
+
+#[test]
 fn given_strangers_that_send_garbage_or_nothing_then_the_fabric_serves_its_friends() {
     let there = Fabric::new(settings(false)).expect("a fabric");
     let address = there.address();

@@ -3,6 +3,8 @@
 
 #[path = "fabric_support/pair.rs"]
 mod pair;
+#[path = "fabric_support/paths.rs"]
+mod paths;
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -19,48 +21,10 @@ use crowfly_route::obstacle::Code;
 use crowfly_route::policy::Policy;
 use crowfly_route::receipt::{Path, Verification};
 use pair::{Pair, SOON, content, empty, filled, part, pattern, sent, settings};
+use paths::{by, card, joined};
 
 const WITHIN: Options = Options::within(SOON);
 const PATHS: [Path; 3] = [Path::Shm, Path::Tcp, Path::Verbs];
-
-/// Settings by which one path alone carries the bytes; a card, if it needs one.
-fn by(path: Path, name: &str) -> (Settings, Option<FakeNic>) {
-    match path {
-        Path::Shm => (settings(true), None),
-        Path::Tcp => (settings(false), None),
-        _ => {
-            let (nic, fake) = card(name);
-            let settings = Settings {
-                nics: NicFilter::only(nic.nic()),
-                providers: vec![nic],
-                ..settings(false)
-            };
-            (settings, Some(fake))
-        }
-    }
-}
-
-fn card(name: &str) -> (Arc<dyn Provider>, FakeNic) {
-    let fake = FakeNic::plug(name, Behaviour::default());
-    let context = fake.verbs().open(name).expect("it is plugged in");
-    let nic = VerbsNic::open(&context, 1, VerbsSettings::default()).expect("a port");
-    (Arc::new(nic), fake)
-}
-
-/// Two fabrics and what their cards are.
-struct Joined {
-    pair: Pair,
-    cards: [Option<FakeNic>; 2],
-}
-
-fn joined(path: Path, test: &str) -> Joined {
-    let (here, near) = by(path, &format!("{test}_here"));
-    let (there, far) = by(path, &format!("{test}_there"));
-    Joined {
-        pair: Pair::with(here, there),
-        cards: [near, far],
-    }
-}
 
 #[test]
 fn given_any_path_when_verified_then_both_ends_have_the_same_checksum_and_the_receipt_shows_it() {

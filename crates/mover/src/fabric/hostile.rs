@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use proptest::prelude::*;
 
 use super::descriptor::RegionDescriptor;
-use super::fields::Writer;
+use super::fields::{Reader, Writer};
 use super::handshake::{self, Purpose, TOKEN};
 use super::hello::{Hello, Talk, encode_joined};
 use super::identity::Incarnation;
@@ -22,10 +22,17 @@ use super::{SharedKey, hello};
 use crowfly_route::receipt::Path;
 
 const SOON: Duration = Duration::from_secs(10);
+/// The longest name of a socket that is looked for.
+const NAME: usize = 128;
 
 fn settings() -> Settings {
+    by(Path::Tcp)
+}
+
+/// Sockets, or memory that both map.
+fn by(path: Path) -> Settings {
     Settings {
-        shm: false,
+        shm: path == Path::Shm,
         streams: 1,
         ..Settings::new(SharedKey::derive("hostile"))
     }
@@ -39,17 +46,21 @@ struct Intruder {
 
 impl Intruder {
     fn into(fabric: &Fabric) -> Self {
+        Self::into_by(fabric, Path::Tcp)
+    }
+
+    fn into_by(fabric: &Fabric, path: Path) -> Self {
         let key = SharedKey::derive("hostile");
         let deadline = Instant::now() + SOON;
-        let dial = |purpose, token: [u8; TOKEN]| {
-            let socket = Socket::dial(fabric.address(), None, deadline).expect("connected");
+        let reach = || Socket::dial(fabric.address(), None, deadline).expect("connected");
+        let dial = |socket: Socket, purpose, token: [u8; TOKEN]| {
             let agreed = handshake::dial(&socket, &key, purpose, token, "it", deadline);
             Talk::new(socket, agreed.expect("let in"), "it".into(), deadline)
         };
-        let mut control = dial(Purpose::Control, [0; TOKEN]);
+        let mut control = dial(reach(), Purpose::Control, [0; TOKEN]);
         let offer = hello::Offer {
             index: 0,
-            path: Path::Tcp,
+            path,
             nic: "evil0".into(),
             endpoint: Vec::new(),
         };
@@ -60,9 +71,13 @@ impl Intruder {
         };
         control.say(Kind::Hello, &greeting.encode()).expect("said");
         let theirs = Hello::decode(&control.hear(Kind::Hello).expect("heard")).expect("a greeting");
-        let mut token = [0; TOKEN];
-        token.copy_from_slice(&theirs.offers[0].endpoint[..TOKEN]);
-        let stream = dial(Purpose::Rail, token);
+        let mut endpoint = Reader::new(&theirs.offers[0].endpoint);
+        let token: [u8; TOKEN] = endpoint.array().expect("a token");
+        let socket = match endpoint.bytes(NAME) {
+            Some(name) if path == Path::Shm => Socket::dial_local(name).expect("connected"),
+            _ => reach(),
+        };
+        let stream = dial(socket, Purpose::Rail, token);
         await_kept(&stream.socket, deadline).expect("kept");
         control
             .say(Kind::Ready, &encode_joined(&[0]))
@@ -100,7 +115,11 @@ struct Victim {
 
 impl Victim {
     fn new() -> Self {
-        let fabric = Fabric::new(settings()).expect("a fabric");
+        Self::reached(Path::Tcp)
+    }
+
+    fn reached(path: Path) -> Self {
+        let fabric = Fabric::new(by(path)).expect("a fabric");
         let register = |bytes: &[u8], access| {
             let buffer = Buffer::copy_of(bytes).expect("memory");
             fabric.register(buffer, access).expect("registered")
@@ -195,6 +214,19 @@ fn a_repeated_frame_ends_the_connection_and_nothing_else() {
 }
 
 #[test]
+fn a_repeated_frame_by_a_unix_socket_ends_that_connection_and_nothing_else() {
+    let victim = Victim::reached(Path::Shm);
+    let mut intruder = Intruder::into_by(&victim.fabric, Path::Shm);
+    let talk = &mut intruder.stream;
+    let frame = talk.sending.seal(Kind::Unmap, 0, 1, &[], 0);
+    for _ in 0..2 {
+        let _ = talk.socket.write_all(&frame, talk.deadline);
+    }
+    assert!(Intruder::is_hung_up_on(talk));
+    victim.assert_well();
+}
+
+#[test]
 fn a_peer_that_asks_and_asks_and_reads_no_answer_is_given_up() {
     let victim = Victim::new();
     let mut intruder = Intruder::into(&victim.fabric);
@@ -263,18 +295,21 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(40))]
     #[test]
     fn whatever_frames_come_the_fabric_serves_its_friends(
+        mapped in any::<bool>(),
         frames in proptest::collection::vec(
-            (0usize..18, any::<bool>(), any::<u64>(), proptest::collection::vec(any::<u8>(), 0..80), 0u32..5000),
+            (0usize..19, any::<bool>(), any::<u64>(), proptest::collection::vec(any::<u8>(), 0..80), 0u32..5000),
             1..12,
         ),
     ) {
-        const KINDS: [Kind; 18] = [
+        const KINDS: [Kind; 19] = [
             Kind::Hello, Kind::Ready, Kind::Ping, Kind::Message, Kind::Barrier, Kind::Write,
             Kind::Answer, Kind::Read, Kind::Data, Kind::Map, Kind::Mapped, Kind::Unmap,
             Kind::Fallen, Kind::Mend, Kind::Mended, Kind::Joined, Kind::Sum, Kind::Summed,
+            Kind::Tether,
         ];
-        let victim = Victim::new();
-        let mut intruder = Intruder::into(&victim.fabric);
+        let path = if mapped { Path::Shm } else { Path::Tcp };
+        let victim = Victim::reached(path);
+        let mut intruder = Intruder::into_by(&victim.fabric, path);
         for (kind, on_stream, op, body, payload) in frames {
             let talk = if on_stream { &mut intruder.stream } else { &mut intruder.control };
             Intruder::send(talk, KINDS[kind], op, &body, payload, &vec![3; payload as usize]);

@@ -19,6 +19,8 @@ pub struct Proxy {
     streams: Arc<Mutex<Vec<TcpStream>>>,
     /// Bytes that still get through before it stops.
     left: Arc<AtomicI64>,
+    /// Bytes that each stream passes on in a millisecond; any number when that is 0.
+    pace: Arc<AtomicU64>,
 }
 
 impl Proxy {
@@ -29,7 +31,8 @@ impl Proxy {
         let streams: Arc<Mutex<Vec<TcpStream>>> = Arc::default();
         let (shared, known) = (Arc::clone(&state), Arc::clone(&streams));
         let left = Arc::new(AtomicI64::new(i64::MAX));
-        let limit = Arc::clone(&left);
+        let pace: Arc<AtomicU64> = Arc::default();
+        let (limit, speed) = (Arc::clone(&left), Arc::clone(&pace));
         thread::spawn(move || {
             for client in listener.incoming().flatten() {
                 let Ok(server) = TcpStream::connect(target) else {
@@ -38,7 +41,8 @@ impl Proxy {
                 for (from, to) in [(&client, &server), (&server, &client)] {
                     let (from, to) = (from.try_clone().expect("dup"), to.try_clone().expect("dup"));
                     let (state, left) = (Arc::clone(&shared), Arc::clone(&limit));
-                    thread::spawn(move || pass_on(from, to, &state, &left));
+                    let pace = Arc::clone(&speed);
+                    thread::spawn(move || pass_on(from, to, &state, &left, &pace));
                 }
                 known.lock().expect("no panic").extend([client, server]);
             }
@@ -48,7 +52,13 @@ impl Proxy {
             state,
             streams,
             left,
+            pace,
         }
+    }
+
+    /// So many bytes get through in a millisecond, by each stream; any number when that is 0.
+    pub fn trickle(&self, bytes: u64) {
+        self.pace.store(bytes, Ordering::SeqCst);
     }
 
     /// So many bytes get through from now on, of both directions, and then nothing until [`Self::go_on`]: what
@@ -88,7 +98,13 @@ impl Proxy {
     }
 }
 
-fn pass_on(mut from: TcpStream, mut to: TcpStream, state: &AtomicU64, left: &AtomicI64) {
+fn pass_on(
+    mut from: TcpStream,
+    mut to: TcpStream,
+    state: &AtomicU64,
+    left: &AtomicI64,
+    pace: &AtomicU64,
+) {
     let mut buffer = vec![0; 64 << 10];
     loop {
         let got = match from.read(&mut buffer) {
@@ -106,6 +122,9 @@ fn pass_on(mut from: TcpStream, mut to: TcpStream, state: &AtomicU64, left: &Ato
         left.fetch_sub(got as i64, Ordering::SeqCst);
         if to.write_all(&buffer[..got]).is_err() {
             break;
+        }
+        if let Some(millis) = (got as u64).checked_div(pace.load(Ordering::SeqCst)) {
+            thread::sleep(Duration::from_millis(millis));
         }
     }
     let _ = to.shutdown(Shutdown::Both);
