@@ -403,6 +403,37 @@ fn given_a_receiver_that_does_not_receive_then_the_sender_is_told_that_its_queue
 }
 
 #[test]
+fn given_a_value_that_was_counted_when_its_rail_breaks_then_its_bytes_are_not_written_once_more() {
+    const VALUE: Imm = Imm(9);
+    let net = Net::new();
+    let source = filled(&net.here, &pattern(64 << 10, 1), Access::LOCAL);
+    let target = empty(&net.there, 64 << 10, Access::WRITE);
+    let remote = sent(&target).whole();
+    net.proxy.mute(true);
+    let written = net
+        .to_there
+        .write_imm(&source.whole(), &remote, VALUE, Options::within(SOON));
+    let counter = net.there.counter(VALUE);
+    counter.wait(1, SOON).expect("the bytes are there");
+    assert!(content(&target) == pattern(64 << 10, 1));
+    // Told of them, their owner puts others in their place.
+    target.write_at(0, &pattern(64 << 10, 2));
+    assert!(!written.is_finished(), "nobody has answered yet");
+    net.proxy.cut_after(1);
+    std::thread::sleep(Duration::from_millis(20));
+    net.proxy.mute(false);
+    let delivery = written.wait().expect("the peer says that it came");
+    assert!(delivery.receipt.is_whole());
+    assert_eq!(counter.get(), 1);
+    assert!(content(&target) == pattern(64 << 10, 2), "written once more");
+    let next = net
+        .to_there
+        .write(&source.whole(), &remote, Options::within(SOON));
+    next.wait().expect("by the new rail");
+    assert!(content(&target) == pattern(64 << 10, 1));
+}
+
+#[test]
 fn given_a_peer_that_takes_little_at_a_time_then_what_is_not_done_in_time_ends_and_it_is_not_lost()
 {
     let net = Net::new();

@@ -307,7 +307,7 @@ pub struct Limits {
     /// The most bytes in flight.
     pub bytes: u64,
     /// Whether an immediate value goes with its transfer's number, by which a repeated one is told from a
-    /// new one. Where it does not, nobody sends a value again before the peer has said what came
+    /// new one. Where it does not, nobody sends a value again that the peer says nothing of
     /// ([`Link::tally`]).
     pub imm_once: bool,
 }
@@ -451,7 +451,8 @@ pub trait Link: Send + Sync {
     fn close(&self);
 
     /// Whether an op has failed, or was in flight when the link was closed, and its value may have been
-    /// counted by the peer all the same. Never where the receiver tells a repeated value from a new one.
+    /// counted by the peer all the same. Where the receiver tells a repeated value from a new one, that is so
+    /// only of one that has bytes with it, which would be written again.
     fn is_in_doubt(&self, _op: OpId) -> bool {
         false
     }

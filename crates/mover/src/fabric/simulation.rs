@@ -25,7 +25,7 @@ use super::rail::NicLoad;
 use super::region::{Access, RegionCore, Registrations};
 use super::scheduler::Scheduler;
 use super::transfer::{Canceller, Outcome, Slot, Transfer};
-use world::{Fate, Links, carry_out, rail};
+use world::{Fate, Links, rail};
 
 mod world;
 
@@ -146,7 +146,7 @@ fn run(seed: u64) -> BTreeMap<&'static str, u64> {
         }
         let answers = {
             let mut links = world.lock().expect("no panic");
-            links.stragglers_come(seed);
+            links.stragglers_come();
             links.due_answers()
         };
         if talks {
@@ -289,11 +289,11 @@ fn end_ops(world: &Arc<Mutex<Links>>, scheduler: &Scheduler, now: Duration) {
         let Some((op, _, fate)) = links.held.remove(&(rail, id)) else {
             continue;
         };
-        let numbered = !links.doubtful.contains(&(rail, id));
+        let numbered = links.is_numbered(rail);
         // A rail may break before or after the bytes went.
         let goes = !matches!(fate, Fate::Refused) && links.dice.roll(8) != 0;
         if goes || matches!(fate, Fate::Done) {
-            carry_out(&mut links.remote, rail, &op, numbered);
+            links.carry_out(rail, &op, numbered);
         }
         if matches!(fate, Fate::BreaksRail) && links.dice.roll(2) == 0 {
             // Its last op fails before the rail is known to have failed.

@@ -40,8 +40,10 @@ use super::wire::{self, Header, Kind, MAX_SEGMENTS, Status, Violation};
 mod host;
 mod nic;
 mod pairing;
+mod values;
 
 pub(crate) use nic::Tcp;
+use values::Values;
 
 /// The most bytes of one op: large enough that its frame costs little, small enough that several
 /// streams share a transfer and that a cancelled one ends soon.
@@ -80,6 +82,7 @@ struct TcpLink {
     pending: Mutex<HashMap<u64, Pending>>,
     /// Ops pending by each of `conns`.
     busy: Vec<AtomicUsize>,
+    values: Values,
     attendance: Attendance,
 }
 
@@ -272,8 +275,17 @@ impl Handler for TcpLink {
                     // It was deregistered on the way.
                     status = Status::NoSuchRegion;
                 }
-                if status == Status::Done && !counted(&self.events, incoming.imm) {
-                    status = Status::QueueFull;
+                if status == Status::Done {
+                    let count = || counted(&self.events, incoming.imm);
+                    let counted = match incoming.imm.is_some() && header.payload > 0 {
+                        true => self.values.come(header.op, count),
+                        false => Some(count()),
+                    };
+                    // The other end hears of a closed link what came by it.
+                    let Some(counted) = counted else { return };
+                    if !counted {
+                        status = Status::QueueFull;
+                    }
                 }
                 // Sent soon, with others where more has come.
                 conn.queue(Frame::answer(header.op, status));
@@ -446,7 +458,21 @@ impl Link for TcpLink {
         for conn in &self.conns {
             conn.close();
         }
-        self.pending().clear();
+        let mut pending = self.pending();
+        self.values.close(pending.values().map(|known| &known.op));
+        pending.clear();
+    }
+
+    fn is_in_doubt(&self, op: OpId) -> bool {
+        self.values.is_in_doubt(op)
+    }
+
+    fn tally(&self) -> Option<Vec<u8>> {
+        self.values.tally()
+    }
+
+    fn landed(&self, op: OpId, tally: &[u8]) -> Option<bool> {
+        Values::landed(op, tally)
     }
 }
 

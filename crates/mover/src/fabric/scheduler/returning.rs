@@ -202,6 +202,8 @@ impl State {
                     self.settle(entry.flight);
                 }
                 Some(false) => self.try_again(entry, &why),
+                // The receiver tells it from a new one.
+                None if link.limits().imm_once => self.try_again(entry, &why),
                 None => {
                     let error = self.never_known(&why);
                     self.fail(entry.flight, error);

@@ -38,7 +38,7 @@ pub(super) struct Remote {
     pub at_telling: BTreeMap<u64, Vec<u8>>,
     /// Transfers whose value came with their number: a second one is told from it.
     numbered: BTreeSet<u64>,
-    /// Ops whose value came without a number, by rail.
+    /// Ops whose value came, by rail.
     came: BTreeMap<RailId, BTreeSet<OpId>>,
     /// Parts of the memory that somebody was told of as written: they may hold something else by now.
     pub given: BTreeSet<usize>,
@@ -53,6 +53,7 @@ struct Straggler {
 }
 
 pub(super) struct Links {
+    seed: u64,
     pub dice: Dice,
     /// How many of 400 ops break their rail.
     storm: u64,
@@ -64,12 +65,14 @@ pub(super) struct Links {
     pub away: Vec<(u16, RailId, Duration)>,
     /// Rails that were closed, and when the peer says what came by them.
     pub answers: Vec<(RailId, Duration)>,
-    /// Ops whose value left without a number and which the engine has not heard of.
+    /// Ops whose value left without a number, or with bytes, and which the engine has not heard of.
     pub doubtful: BTreeSet<(RailId, OpId)>,
     /// Doubts that were decided: values that had not come, and those that had.
     pub decided: [u64; 2],
     pub now: Duration,
     pub remote: Remote,
+    /// Rails whose values go with the numbers of their transfers.
+    numbered: BTreeSet<RailId>,
     /// Whether the two ends can tell each other which links they closed.
     talks: bool,
     stragglers: Vec<Straggler>,
@@ -81,6 +84,7 @@ impl Links {
     pub(super) fn new(seed: u64, len: usize) -> Self {
         let mut dice = Dice(seed);
         Self {
+            seed,
             storm: [4, 40, 120][dice.roll(3) as usize],
             dice,
             held: BTreeMap::new(),
@@ -95,10 +99,16 @@ impl Links {
                 bytes: vec![0xaa; len],
                 ..Remote::default()
             },
+            numbered: BTreeSet::new(),
             talks: false,
             stragglers: Vec::new(),
             came_late: 0,
         }
+    }
+
+    /// Whether values that go by a rail have the numbers of their transfers.
+    pub(super) fn is_numbered(&self, rail: RailId) -> bool {
+        self.numbered.contains(&rail)
     }
 
     /// Without their talk nobody can keep late packets from coming: then there are none.
@@ -107,19 +117,31 @@ impl Links {
         self.stragglers.retain(|_| whether);
     }
 
+    /// Holds that nothing is written to memory that somebody was told of, as long as the two ends talk.
+    fn writes(&self, op: &Op) {
+        let mut parts = op.segments.iter().map(|run| run.remote as usize / PART);
+        let given = self.talks
+            && op.verb == Verb::Write
+            && parts.any(|part| self.remote.given.contains(&part));
+        assert!(
+            !given,
+            "seed {}: written to after it was given away",
+            self.seed
+        );
+    }
+
+    /// Moves an op's bytes, as its device would.
+    pub(super) fn carry_out(&mut self, rail: RailId, op: &Op, numbered: bool) {
+        self.writes(op);
+        carry_out(&mut self.remote, rail, op, numbered);
+    }
+
     /// Packets come by links that are closed here and not yet at the other end.
-    pub(super) fn stragglers_come(&mut self, seed: u64) {
+    pub(super) fn stragglers_come(&mut self) {
         let now = self.now;
         let due: Vec<_> = self.stragglers.extract_if(.., |s| s.at <= now).collect();
         for late in due {
-            let mut parts = late
-                .op
-                .segments
-                .iter()
-                .map(|run| run.remote as usize / PART);
-            let given = parts.any(|part| self.remote.given.contains(&part));
-            assert!(!given, "seed {seed}: written to after it was given away");
-            carry_out(&mut self.remote, late.rail, &late.op, late.numbered);
+            self.carry_out(late.rail, &late.op, late.numbered);
             self.came_late += 1;
         }
     }
@@ -132,7 +154,8 @@ impl Links {
         for (rail, _) in due {
             // The other end is closed as well.
             self.stragglers.retain(|late| late.rail != rail);
-            let knows = self.dice.roll(10) != 0;
+            // What tells repeated values apart has always kept its account.
+            let knows = self.numbered.contains(&rail) || self.dice.roll(10) != 0;
             answers.push((rail, knows.then(|| self.remote.tally(rail))));
         }
         answers
@@ -199,10 +222,10 @@ impl Link for SimLink {
             return Err(Refusal::Full(op));
         }
         if world.dice.roll(10) == 0 {
-            carry_out(&mut world.remote, self.id, &op, self.limits.imm_once);
+            world.carry_out(self.id, &op, self.limits.imm_once);
             return Ok(Posted::Done);
         }
-        if op.imm.is_some() && !self.limits.imm_once {
+        if op.imm.is_some() && (!self.limits.imm_once || !op.segments.is_empty()) {
             world.doubtful.insert((self.id, op.id));
         }
         let due = world.now + STEP * world.dice.roll(20) as u32;
@@ -246,7 +269,7 @@ impl Link for SimLink {
             // What it had in flight may have arrived, without anybody having been told, or be about to.
             let numbered = self.limits.imm_once;
             match world.dice.roll(4) {
-                0 | 1 => carry_out(&mut world.remote, self.id, &op, numbered),
+                0 | 1 => world.carry_out(self.id, &op, numbered),
                 2 if world.talks => {
                     let at = world.now + STEP * world.dice.roll(ANSWER) as u32;
                     let rail = self.id;
@@ -278,8 +301,7 @@ impl Link for SimLink {
     }
 }
 
-/// Moves an op's bytes, as its device would.
-pub(super) fn carry_out(remote: &mut Remote, rail: RailId, op: &Op, numbered: bool) {
+fn carry_out(remote: &mut Remote, rail: RailId, op: &Op, numbered: bool) {
     if let Some(local) = &op.local {
         for segment in &op.segments {
             let (start, len) = (segment.local as usize, segment.len as usize);
@@ -306,8 +328,7 @@ pub(super) fn carry_out(remote: &mut Remote, rail: RailId, op: &Op, numbered: bo
     };
     match numbered {
         true if !remote.numbered.insert(flight) => return,
-        true => {}
-        false => {
+        _ => {
             remote.came.entry(rail).or_default().insert(op.id);
         }
     }
@@ -337,6 +358,9 @@ pub(super) fn rail(
         slow_release: dice.roll(2) == 0,
         world: Arc::clone(world),
     };
+    if link.limits.imm_once {
+        world.lock().expect("no panic").numbered.insert(id);
+    }
     Rail {
         slot,
         path: Path::Verbs,

@@ -180,6 +180,7 @@ impl Endpoint for TcpEndpoint {
             events: joining.events,
             regions: Arc::clone(&self.sockets.regions),
             pending: Mutex::default(),
+            values: Values::default(),
             attendance: Attendance::default(),
         });
         for conn in &link.conns {

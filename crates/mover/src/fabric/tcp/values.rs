@@ -1,0 +1,135 @@
+//! Which values came together with bytes, although whoever sent them was never told.
+//!
+//! A value has the number of its transfer, and a second one is told from it. But the bytes that go with it
+//! again would be written once more, after the receiver was told that they are there and may have put others
+//! in their place. So both ends remember, and a closed link tells what came.
+
+use std::collections::{HashSet, VecDeque};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use super::{OPS_PER_STREAM, Op};
+use crate::fabric::fields::{Reader, Writer};
+use crate::fabric::gate::Gate;
+use crate::fabric::provider::{MAX_ENDPOINT, OpId};
+use crate::fabric::stash::MAX_STREAMS;
+
+/// The last values that are remembered: those of all ops that can be in flight, save one where a link has as many
+/// streams as it can have, and then its number tells it.
+const MAX_TOLD: usize = {
+    let room = (MAX_ENDPOINT - size_of::<u16>()) / size_of::<u64>();
+    let most = OPS_PER_STREAM * MAX_STREAMS;
+    if room < most { room } else { most }
+};
+
+/// The values of one link's ops.
+#[derive(Default)]
+pub(super) struct Values {
+    /// Closed with the link: nothing is counted any more that it does not tell.
+    gate: Gate,
+    came: Mutex<VecDeque<u64>>,
+    doubted: Mutex<HashSet<OpId>>,
+}
+
+fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Values {
+    /// Counts the value that came with a peer's op; answers whether it could be, and `None` when the link was
+    /// closed first.
+    pub(super) fn come(&self, op: u64, count: impl FnOnce() -> bool) -> Option<bool> {
+        let _open = self.gate.enter()?;
+        let counted = count();
+        if counted {
+            let mut came = locked(&self.came);
+            if came.len() >= MAX_TOLD {
+                came.pop_front();
+            }
+            came.push_back(op);
+        }
+        Some(counted)
+    }
+
+    /// The link is closed, and these had not come to their ends.
+    pub(super) fn close<'o>(&self, pending: impl Iterator<Item = &'o Op>) {
+        self.gate.close();
+        let valued = pending.filter(|op| op.imm.is_some() && !op.segments.is_empty());
+        locked(&self.doubted).extend(valued.map(|op| op.id));
+    }
+
+    pub(super) fn is_in_doubt(&self, op: OpId) -> bool {
+        locked(&self.doubted).contains(&op)
+    }
+
+    /// What came, of a closed link.
+    pub(super) fn tally(&self) -> Option<Vec<u8>> {
+        if !self.gate.is_closed() {
+            return None;
+        }
+        let came = locked(&self.came);
+        let mut out = Writer::default();
+        out.u16(u16::try_from(came.len()).ok()?);
+        for op in came.iter() {
+            out.u64(*op);
+        }
+        Some(out.finish())
+    }
+
+    /// Whether the value of an op came, by what the peer's end tells.
+    pub(super) fn landed(op: OpId, tally: &[u8]) -> Option<bool> {
+        Some(read(tally)?.contains(&op.0))
+    }
+}
+
+fn read(tally: &[u8]) -> Option<Vec<u64>> {
+    let mut fields = Reader::new(tally);
+    let count = usize::from(fields.u16()?);
+    if count > MAX_TOLD {
+        return None;
+    }
+    let came: Option<Vec<u64>> = (0..count).map(|_| fields.u64()).collect();
+    came.filter(|_| fields.is_done())
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn what_came_is_told_once_the_link_is_closed_and_nothing_comes_after_that() {
+        let values = Values::default();
+        assert_eq!(values.come(7, || true), Some(true));
+        assert_eq!(values.come(8, || false), Some(false), "it was not counted");
+        assert_eq!(values.tally(), None, "more may come");
+        values.close([].into_iter());
+        assert_eq!(values.come(9, || panic!("it is closed")), None);
+        let tally = values.tally().expect("closed");
+        let landed = |op| Values::landed(OpId(op), &tally);
+        assert_eq!(
+            [7, 8, 9].map(landed),
+            [Some(true), Some(false), Some(false)]
+        );
+    }
+
+    #[test]
+    fn the_tally_of_very_many_has_the_last_ones_and_fits() {
+        let values = Values::default();
+        for op in 0..2_000 {
+            values.come(op, || true);
+        }
+        values.close([].into_iter());
+        let tally = values.tally().expect("closed");
+        assert!(tally.len() <= MAX_ENDPOINT);
+        assert_eq!(Values::landed(OpId(1_999), &tally), Some(true));
+        assert_eq!(Values::landed(OpId(0), &tally), Some(false));
+    }
+
+    proptest! {
+        #[test]
+        fn no_bytes_make_the_reader_panic(tally in proptest::collection::vec(any::<u8>(), 0..60)) {
+            let _ = Values::landed(OpId(1), &tally);
+        }
+    }
+}
