@@ -153,7 +153,8 @@ fn given_a_region_that_was_taken_back_what_is_written_to_it_or_read_has_nowhere_
 fn given_a_peer_that_ends_mid_transfer_every_transfer_ends_and_the_memory_is_given_back() {
     const EACH: usize = 16 << 20;
     on_every_path!(path, j, "ends", {
-        let other = Fabric::new(by(path, "ends_other").0).expect("a fabric");
+        let (settings, _card) = by(path, "ends_other");
+        let other = Fabric::new(settings).expect("a fabric");
         let address = other.address().to_string();
         let to_other = j.pair.here.connect(address.as_str(), WITHIN).expect("met");
         let source = memory(path, &j.pair.here, &pattern(EACH, 1), Access::LOCAL);

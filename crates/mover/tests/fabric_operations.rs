@@ -6,16 +6,14 @@ mod pair;
 #[path = "fabric_support/paths.rs"]
 mod paths;
 
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use crowfly_machine::verbs::Status;
 use crowfly_machine::verbs::fake::{Behaviour, FakeNic};
 use crowfly_mover::fabric::provider::Provider;
-use crowfly_mover::fabric::verbs::{VerbsNic, VerbsSettings, discover};
+use crowfly_mover::fabric::verbs::{VerbsSettings, discover};
 use crowfly_mover::fabric::{
-    Access, Checked, Fabric, Group, Imm, NicFilter, Options, Page, Part, Peer, Port, Region,
-    Settings,
+    Access, Checked, Fabric, Group, Imm, Options, Page, Part, Peer, Port, Region, Settings,
 };
 use crowfly_route::obstacle::Code;
 use crowfly_route::policy::Policy;

@@ -1,5 +1,6 @@
 //! A cable between two hosts, played by this process: packets come from each host as datagrams, and
 //! a seed decides which are lost, doubled or late. Needs no kernel module beyond TUN.
+#![allow(dead_code, reason = "each file of tests uses a part of it")]
 
 use std::os::unix::net::UnixDatagram;
 use std::path::{Path, PathBuf};

@@ -1,5 +1,6 @@
 //! Hosts of their own for processes of tests: a network namespace with interfaces at the ends of
 //! [cables](super::cable), and a process in it that does what it is told, line by line.
+#![allow(dead_code, reason = "each file of tests uses a part of it")]
 
 use std::fs::{File, OpenOptions};
 use std::io::{BufRead, BufReader, Read, Write};
