@@ -425,7 +425,10 @@ fn given_a_value_that_was_counted_when_its_rail_breaks_then_its_bytes_are_not_wr
     let delivery = written.wait().expect("the peer says that it came");
     assert!(delivery.receipt.is_whole());
     assert_eq!(counter.get(), 1);
-    assert!(content(&target) == pattern(64 << 10, 2), "written once more");
+    assert!(
+        content(&target) == pattern(64 << 10, 2),
+        "written once more"
+    );
     let next = net
         .to_there
         .write(&source.whole(), &remote, Options::within(SOON));
