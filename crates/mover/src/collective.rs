@@ -11,7 +11,8 @@
 //!
 //! Read in this order: [`group`](self) (`call` is what a program sees), `schedule` (algorithms as
 //! lists), `execute` and `lane` (carrying them out), `flat` (ranks of one host), `choose` (which one),
-//! `council` and `verdict` (agreement on failures), `mesh` and `arena` (what all stands on).
+//! `patience`, `neighbours` and `bell` (waiting), `council` and `verdict` (agreement on failures), `mesh`
+//! and `arena` (what all stands on).
 
 mod arena;
 mod bell;

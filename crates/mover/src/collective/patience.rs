@@ -24,6 +24,8 @@ const MEMORY_SPINS: u32 = 4000;
 const EAGER: u32 = 50;
 /// Turns of giving way to others before sleeping.
 const YIELDS: u32 = 2000;
+/// The same where a socket can wake this thread.
+const SOCKET_YIELDS: u32 = 200;
 /// Turns between two looks at what others on this host call.
 const LOOK: u32 = 256;
 /// The first nap, and the longest.
@@ -108,6 +110,14 @@ const fn spins(rest: Rest<'_>, roomy: bool) -> u32 {
         Rest::Memory if roomy => MEMORY_SPINS,
         Rest::Spin | Rest::Sockets(_) if roomy => SPINS,
         _ => 0,
+    }
+}
+
+/// Turns of giving way to others.
+const fn yields(rest: Rest<'_>) -> u32 {
+    match rest {
+        Rest::Sockets(_) => SOCKET_YIELDS,
+        _ => YIELDS,
     }
 }
 
@@ -206,10 +216,11 @@ impl<'a> Patience<'a> {
         match rest {
             Rest::UntilArrival => self.fabric.await_arrival(self.seen, LONGEST_NAP),
             Rest::Briefly => self.fabric.await_arrival(self.seen, NAP),
-            Rest::Sockets(sleep) => sleep(LONGEST_NAP),
-            _ if self.turns < spins + YIELDS && !self.neighbours.are_about(now) => {
+            Rest::Sockets(sleep) if self.roomy => sleep(LONGEST_NAP),
+            _ if self.turns < spins + yields(rest) && !self.neighbours.are_about(now) => {
                 self.neighbours.give_way(now);
             }
+            Rest::Sockets(sleep) => sleep(LONGEST_NAP),
             Rest::Memory => self.doze(on, LONGEST_NAP),
             _ => {
                 self.doze(None, self.nap);
