@@ -4,6 +4,7 @@ import os
 import pickle
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -13,8 +14,6 @@ from crowfly import checkpoint
 
 FIXTURES = Path(__file__).resolve().parents[2] / "mover" / "tests" / "fixtures" / "dcp"
 """Written by PyTorch 2.15; see make.py there."""
-
-PORT = 29500 + os.getpid() % 1000
 
 
 @pytest.fixture
@@ -115,8 +114,8 @@ from crowfly import checkpoint
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tensor
 
-rank, world, port, folder = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3], sys.argv[4]
-dist.init_process_group("gloo", init_method=f"tcp://127.0.0.1:{port}", rank=rank, world_size=world)
+rank, world, meeting, folder = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3], sys.argv[4]
+dist.init_process_group("gloo", init_method=f"file://{meeting}", rank=rank, world_size=world)
 mesh = init_device_mesh("cpu", (world,))
 rows = torch.arange(35, dtype=torch.float32).reshape(7, 5)
 columns = torch.arange(24, dtype=torch.bfloat16).reshape(4, 6)
@@ -142,19 +141,20 @@ def same(found):
 
 def run_ranks(world, folder, code, env=None):
     """Each rank in a process of its own, over gloo."""
-    global PORT
-    PORT += 1
     command = [sys.executable, "-c", RANK + code + "\ndist.barrier()\ndist.destroy_process_group()\n"]
-    ranks = [
-        subprocess.Popen([*command, str(rank), str(world), str(PORT), str(folder)], stderr=subprocess.PIPE, text=True, env=env)
-        for rank in range(world)
-    ]
+    # By a file and not by a port, which somebody else may have.
+    with tempfile.TemporaryDirectory() as apart:
+        end_well([[*command, str(rank), str(world), f"{apart}/meeting", str(folder)] for rank in range(world)], env)
+
+
+def end_well(commands, env):
+    ranks = [subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=env) for command in commands]
     try:
         told = [rank.communicate(timeout=180)[1] for rank in ranks]
     finally:
         for rank in ranks:
             rank.kill()
-    assert [rank.returncode for rank in ranks] == [0] * world, "\n".join(told)
+    assert [rank.returncode for rank in ranks] == [0] * len(ranks), "\n".join(told)
 
 
 def test_dtensors_come_back_as_dtensors_whatever_the_number_of_ranks(torch, tmp_path):
