@@ -1,6 +1,8 @@
 //! The limits that a shell sets for what it starts: reported, and never the end of the process.
 
 use std::fs;
+use std::io::{BufRead, BufReader};
+use std::net::TcpStream;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
@@ -201,4 +203,54 @@ fn given_a_small_stack_every_command_does_what_it_does_with_a_large_one() {
         let told = |output: &Output| output.stdout.iter().filter(|byte| **byte == b'\n').count();
         assert_eq!(told(&small), told(&large), "{arguments}");
     }
+}
+
+#[test]
+fn given_too_few_descriptors_for_those_who_come_a_server_says_so_and_lets_them_in_later() {
+    let folder = folder("limits-serve");
+    fs::write(folder.join("m"), "bytes").expect("written");
+    let script = "ulimit -n 110 && exec \"$0\" serve m --listen 127.0.0.1:0 --json";
+    let mut server = Command::new("bash")
+        .args(["-c", script, env!("CARGO_BIN_EXE_crowfly")])
+        .current_dir(&folder)
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("bash starts");
+    let told = BufReader::new(server.stderr.take().expect("piped"));
+    let mut lines = told.lines().map_while(Result::ok);
+    let mut hears = |word: &str| {
+        let line = lines.find(|line| line.contains(word));
+        line.unwrap_or_else(|| panic!("it ended without a word of {word}"))
+    };
+    let serving = hears("Serving crowfly://");
+    let url = serving.split_whitespace().nth(1).expect("a URL");
+    let url = url.trim_end_matches(':').to_owned();
+    let address = url.trim_start_matches("crowfly://").trim_end_matches("/m");
+    // Those who say nothing each hold on to a connection.
+    let silent: Vec<TcpStream> = (0..100)
+        .map(|_| TcpStream::connect(address).expect("a port"))
+        .collect();
+    let why = hears("Nobody can be let in");
+    let hint = "`ulimit -n`";
+    assert!(why.contains("Too many open files"), "{why}");
+    assert!(why.contains(hint) || hears(hint).contains(hint));
+    drop(silent);
+    hears("let in again");
+    let mut command = Command::new(env!("CARGO_BIN_EXE_crowfly"));
+    let copied = command
+        .args(["cp", &url, "host:"])
+        .env_remove("CROWFLY_KEY");
+    let copied = copied.output().expect("the program starts");
+    assert_eq!(copied.status.code(), Some(0), "{}", stderr(&copied));
+    let kill = format!("kill -INT {}", server.id());
+    let sent = Command::new("sh").args(["-c", &kill]).status();
+    assert!(sent.is_ok_and(|status| status.success()));
+    let output = server.wait_with_output().expect("it ends");
+    let told: serde_json::Value = serde_json::from_slice(&output.stdout).expect("a document");
+    assert!(
+        told["errors"]["cannot-accept"].as_u64() >= Some(1),
+        "{told}"
+    );
 }

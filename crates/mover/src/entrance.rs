@@ -2,13 +2,26 @@
 //! so, wait for a little, and go on once there is something again.
 
 use std::io;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
 
 use rustix::io::Errno;
 
+/// How long a shortage is told at the least: one that turned somebody away may be over at once.
+const TOLD: Duration = Duration::from_secs(1);
+
 /// Why no connections are taken at the moment, if they are not.
 #[derive(Debug, Default)]
-pub(crate) struct Entrance(Mutex<Option<Arc<io::Error>>>);
+pub(crate) struct Entrance(Mutex<Option<Shortage>>);
+
+#[derive(Debug)]
+struct Shortage {
+    why: Arc<io::Error>,
+    /// When somebody was last turned away, or kept waiting.
+    last: Instant,
+    /// Whether somebody was let in since, or nobody waited.
+    over: bool,
+}
 
 /// What a listener does after an attempt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -20,21 +33,31 @@ pub(crate) enum Next {
 }
 
 impl Entrance {
+    fn known(&self) -> MutexGuard<'_, Option<Shortage>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// A connection was taken.
     pub(crate) fn took(&self) {
-        self.is(None);
+        if let Some(shortage) = self.known().as_mut() {
+            shortage.over = true;
+        }
     }
 
     /// Taking a connection, or what belongs to it, failed.
     pub(crate) fn failed(&self, error: io::Error) -> Next {
         match Errno::from_io_error(&error) {
             Some(Errno::MFILE | Errno::NFILE | Errno::NOBUFS | Errno::NOMEM) => {
-                self.is(Some(error));
+                *self.known() = Some(Shortage {
+                    why: Arc::new(error),
+                    last: Instant::now(),
+                    over: false,
+                });
                 Next::Pause
             }
             // The kernel looks for a descriptor first: there is one, and nobody waits.
             Some(Errno::AGAIN) => {
-                self.is(None);
+                self.took();
                 Next::Listen
             }
             // Whoever came has gone.
@@ -42,15 +65,16 @@ impl Entrance {
         }
     }
 
-    fn is(&self, shortage: Option<io::Error>) {
-        let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        *known = shortage.map(Arc::new);
-    }
-
     /// Why no connections are taken at the moment.
     pub(crate) fn shortage(&self) -> Option<Arc<io::Error>> {
-        let known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        known.clone()
+        self.shortage_at(Instant::now())
+    }
+
+    fn shortage_at(&self, now: Instant) -> Option<Arc<io::Error>> {
+        let known = self.known();
+        let shortage = known.as_ref()?;
+        let told = now.saturating_duration_since(shortage.last) >= TOLD;
+        (!shortage.over || !told).then(|| Arc::clone(&shortage.why))
     }
 }
 
@@ -59,19 +83,28 @@ mod tests {
     use super::*;
 
     #[test]
-    fn given_nothing_left_to_take_connections_with_it_is_said_until_there_is() {
+    fn given_nothing_left_to_take_connections_with_it_is_said_until_there_is_and_for_a_while() {
         let entrance = Entrance::default();
-        let said = || entrance.shortage().and_then(|error| error.raw_os_error());
+        let said = |later: Duration| {
+            let error = entrance.shortage_at(Instant::now() + later);
+            error.and_then(|error| error.raw_os_error())
+        };
+        assert_eq!(said(Duration::ZERO), None);
         for short in [Errno::MFILE, Errno::NFILE, Errno::NOBUFS, Errno::NOMEM] {
+            let why = Some(short.raw_os_error());
             assert_eq!(entrance.failed(short.into()), Next::Pause);
-            assert_eq!(said(), Some(short.raw_os_error()));
             assert_eq!(entrance.failed(Errno::CONNABORTED.into()), Next::Listen);
-            assert_eq!(said(), Some(short.raw_os_error()), "nobody was let in");
+            assert_eq!(said(2 * TOLD), why, "nobody was let in");
             match short {
                 Errno::MFILE => entrance.took(),
                 _ => assert_eq!(entrance.failed(Errno::AGAIN.into()), Next::Listen),
             }
-            assert_eq!(said(), None);
+            assert_eq!(
+                said(Duration::ZERO),
+                why,
+                "whoever looks now and then hears of it"
+            );
+            assert_eq!(said(TOLD), None);
         }
     }
 }

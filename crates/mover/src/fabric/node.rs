@@ -511,10 +511,14 @@ impl Core {
                     let from = socket.peer_ip();
                     let admitted = match self.pending.admit(socket.as_fd(), from) {
                         Ok(admitted) => admitted,
-                        Err(error) => {
-                            self.entrance.failed(error);
-                            continue;
-                        }
+                        Err(error) => match self.entrance.failed(error) {
+                            Next::Listen => continue,
+                            Next::Pause => {
+                                // The next one would be sent away like this one.
+                                pause = true;
+                                break;
+                            }
+                        },
                     };
                     self.entrance.took();
                     let core = Arc::clone(self);

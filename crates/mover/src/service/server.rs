@@ -23,7 +23,7 @@ use super::ring::Ring;
 use super::session::{Session, Shared, pool};
 use super::tls::{Identity, TlsChannel};
 use super::welcome::{Join, Welcome};
-use crate::entrance::Entrance;
+use crate::entrance::{Entrance, Next};
 use crate::fabric::rendezvous::{Directory, Entry, Presence, RendezvousError, reachable};
 use crate::fabric::{
     Access, Fabric, FabricError, Incarnation, Peer, Settings, SharedIo, SharedKey,
@@ -430,8 +430,10 @@ impl Core {
             let admitted = match self.strangers.admit(stream.as_fd(), Some(address.ip())) {
                 Ok(admitted) => admitted,
                 Err(error) => {
-                    self.entrance.failed(error);
                     self.shared.metrics.refused.fetch_add(1, Ordering::Relaxed);
+                    if self.entrance.failed(error) == Next::Pause {
+                        std::thread::sleep(LOOK);
+                    }
                     continue;
                 }
             };
