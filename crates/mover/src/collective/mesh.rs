@@ -31,6 +31,9 @@ const MAX_LABEL: usize = 128;
 pub(crate) const MAX_PROCESSORS: usize = 1024;
 /// How often it is looked whether ranks that have not come still may.
 const GLANCE: Duration = Duration::from_millis(200);
+/// How long this process may be without descriptors for those who connect until the group is given up; longer than
+/// an end of it goes unnoticed.
+const SHORTAGE: Duration = Duration::from_secs(4);
 /// Cards kept for groups that are not formed here yet.
 const MAX_CARDS: usize = 16 * MAX_RANKS;
 
@@ -98,6 +101,7 @@ impl Mesh {
             peer.send(&hello(me), Options::within(left())).wait()?;
             *slot = Some(peer);
         }
+        let mut short_since: Option<Instant> = None;
         loop {
             let missing = peers.iter().enumerate().skip(me + 1);
             let missing = missing.filter(|(_, peer)| peer.is_none());
@@ -114,8 +118,16 @@ impl Mesh {
                     missing.try_for_each(|rank| still_expected(directory, &name(*rank)))?;
                     continue;
                 }
+                Err(error @ FabricError::CannotAccept { .. }) => {
+                    let since = *short_since.get_or_insert_with(Instant::now);
+                    match since.elapsed() >= SHORTAGE || left().is_zero() {
+                        true => return Err(error.into()),
+                        false => continue,
+                    }
+                }
                 accepted => accepted?,
             };
+            short_since = None;
             // One that is lost before it says who it is was a try that its own end gave up.
             let message = match peer.recv(Options::within(left())).wait() {
                 Ok(message) => message,

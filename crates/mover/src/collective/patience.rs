@@ -221,9 +221,9 @@ impl<'a> Patience<'a> {
                 self.neighbours.give_way(now);
             }
             Rest::Sockets(sleep) => sleep(LONGEST_NAP),
-            Rest::Memory => self.doze(on, LONGEST_NAP),
+            Rest::Memory => self.doze(on, LONGEST_NAP)?,
             _ => {
-                self.doze(None, self.nap);
+                self.doze(None, self.nap)?;
                 self.nap = (self.nap * 2).min(LONGEST_BLIND);
             }
         }
@@ -232,17 +232,24 @@ impl<'a> Patience<'a> {
 
     /// Sleeps until a rank of this host has put something up, for `time` at most. The turn before that
     /// only says so, and is for one more look.
-    fn doze(&mut self, on: Option<usize>, time: Duration) {
+    fn doze(&mut self, on: Option<usize>, time: Duration) -> Result<(), CollectiveError> {
         let Some(bell) = self.bell else {
-            return std::thread::sleep(time);
+            std::thread::sleep(time);
+            return Ok(());
         };
         if self.hung != Some(on) {
             bell.hang(on);
             self.hung = Some(on);
-            return;
+            return Ok(());
         }
+        let began = Instant::now();
         bell.sleep(on, time);
         self.wake_up();
+        // Nobody rang: perhaps because they call something else.
+        match began.elapsed() >= time {
+            true => self.compare(),
+            false => Ok(()),
+        }
     }
 
     fn wake_up(&mut self) {

@@ -67,6 +67,8 @@ pub(crate) struct Sockets {
 struct Pending {
     op: Op,
     conn: usize,
+    /// The engine is being told of its end. Until it knows, a link that closes leaves the op in doubt.
+    ended: bool,
 }
 
 /// The streams to one peer by one interface.
@@ -93,19 +95,36 @@ impl TcpLink {
 
     /// Takes an op out of those that are pending.
     fn take(&self, op: u64) -> Option<Pending> {
-        let pending = self.pending().remove(&op)?;
-        if let Some(busy) = self.busy.get(pending.conn) {
+        let mut pending = self.pending();
+        pending.get(&op).filter(|known| !known.ended)?;
+        let known = pending.remove(&op)?;
+        self.rests(known.conn);
+        Some(known)
+    }
+
+    /// One op fewer is under way by a stream.
+    fn rests(&self, conn: usize) {
+        if let Some(busy) = self.busy.get(conn) {
             busy.fetch_sub(1, Ordering::Relaxed);
         }
-        Some(pending)
     }
 
     fn ended(&self, op: u64, result: Result<(), FabricError>) {
-        if self.take(op).is_some()
-            && let Some(events) = self.events.upgrade()
-        {
+        let memory = {
+            let mut pending = self.pending();
+            let Some(known) = pending.get_mut(&op).filter(|known| !known.ended) else {
+                return;
+            };
+            known.ended = true;
+            self.rests(known.conn);
+            known.op.local.take()
+        };
+        // Whoever is told may want it back at once.
+        drop(memory);
+        if let Some(events) = self.events.upgrade() {
             events.completed(self.rail, OpId(op), result.map_err(OpError::Op));
         }
+        self.pending().remove(&op);
     }
 
     /// The GPU whose memory an op's bytes are in, or are for, failed at this end.
@@ -401,7 +420,14 @@ impl Link for TcpLink {
             },
             Verb::Read => Frame::new(Kind::Read, id, body),
         };
-        self.pending().insert(id, Pending { op, conn: index });
+        self.pending().insert(
+            id,
+            Pending {
+                op,
+                conn: index,
+                ended: false,
+            },
+        );
         if let Some(busy) = self.busy.get(index) {
             busy.fetch_add(1, Ordering::Relaxed);
         }
@@ -458,8 +484,10 @@ impl Link for TcpLink {
         for conn in &self.conns {
             conn.close();
         }
+        // Waits for values that are just being counted, and for whoever is woken by them, who may post.
+        self.values.close();
         let mut pending = self.pending();
-        self.values.close(pending.values().map(|known| &known.op));
+        self.values.doubt(pending.values().map(|known| &known.op));
         pending.clear();
     }
 
@@ -524,7 +552,76 @@ fn route(nic: &str, rate: Option<f64>, from: Place, to: Place) -> Route {
 mod tests {
     use crowfly_route::place::Memory;
 
+    use super::super::provider::{Events, FlightId, Imm, Segment};
     use super::*;
+
+    /// Somebody whose link closes while it is told of an op's end.
+    #[derive(Default)]
+    struct Closing {
+        link: std::sync::OnceLock<Weak<TcpLink>>,
+        /// Of each end, whether the op was in doubt then.
+        doubts: Mutex<Vec<bool>>,
+    }
+
+    impl Events for Closing {
+        fn completed(&self, _: RailId, op: OpId, _: Result<(), OpError>) {
+            let link = self.link.get().and_then(Weak::upgrade).expect("a link");
+            link.close();
+            let mut doubts = self.doubts.lock().expect("nobody panicked");
+            doubts.push(link.is_in_doubt(op));
+        }
+
+        fn arrived(&self, _: Imm, _: Option<FlightId>) -> bool {
+            true
+        }
+
+        fn down(&self, _: RailId, _: String) {}
+    }
+
+    #[test]
+    fn an_op_stays_in_doubt_until_the_engine_knows_its_end_and_ends_once() {
+        let told = Arc::new(Closing::default());
+        let events: Arc<dyn Events> = told.clone();
+        let link = Arc::new(TcpLink {
+            conns: Vec::new(),
+            nic: "lo".into(),
+            port: InterfacePort::of("lo"),
+            line_rate: None,
+            peer: Incarnation::draw().expect("random bytes"),
+            rail: RailId(0),
+            events: Arc::downgrade(&events),
+            regions: Arc::default(),
+            pending: Mutex::default(),
+            busy: vec![AtomicUsize::new(1)],
+            values: Values::default(),
+            attendance: Attendance::default(),
+        });
+        told.link.set(Arc::downgrade(&link)).expect("set once");
+        let op = Op {
+            id: OpId(1),
+            verb: Verb::Write,
+            local: None,
+            remote: None,
+            segments: vec![Segment {
+                local: 0,
+                remote: 0,
+                len: 1,
+            }],
+            imm: Some((Imm(7), FlightId(1))),
+            straight: false,
+        };
+        let pending = Pending {
+            op,
+            conn: 0,
+            ended: false,
+        };
+        link.pending().insert(1, pending);
+        link.ended(1, Ok(()));
+        link.ended(1, Ok(()));
+        assert_eq!(*told.doubts.lock().expect("nobody panicked"), [true]);
+        assert_eq!(link.busy[0].load(Ordering::Relaxed), 0);
+        assert!(link.pending().is_empty());
+    }
 
     #[test]
     fn the_route_by_sockets_is_of_the_class_socket_and_touched_twice_by_the_cpu() {

@@ -387,6 +387,10 @@ fn run(asked: &Asked, watched: &Watched) -> Result<Copied, ServiceError> {
     let to_store = store(&asked.to, goal_settings)?;
     let stores = [&from_store, &to_store].into_iter().flatten();
     watched.stores().extend(stores.map(Arc::downgrade));
+    if watched.cancelled.load(Ordering::Acquire) {
+        // Whoever said so may have looked for stores before these were there.
+        return Err(crate::error::TransferError::Cancelled.into());
+    }
     let both = from_store.is_some() && to_store.is_some();
     let apart = match asked.policy {
         _ if !both => None,

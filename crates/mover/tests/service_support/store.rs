@@ -104,6 +104,8 @@ struct Shared {
     sent: Arc<AtomicUsize>,
     together: Arc<AtomicUsize>,
     now: AtomicUsize,
+    /// Connections whose end the store has not noticed.
+    talking: AtomicUsize,
 }
 
 pub struct Store {
@@ -133,6 +135,7 @@ impl Store {
             sent: Arc::default(),
             together: Arc::default(),
             now: AtomicUsize::new(0),
+            talking: AtomicUsize::new(0),
         });
         let store = Self {
             shared: Arc::clone(&shared),
@@ -142,10 +145,30 @@ impl Store {
         std::thread::spawn(move || {
             for stream in listener.incoming().flatten() {
                 let shared = Arc::clone(&shared);
-                std::thread::spawn(move || serve(stream, &shared));
+                shared.talking.fetch_add(1, Ordering::SeqCst);
+                std::thread::spawn(move || {
+                    serve(stream, &shared);
+                    shared.talking.fetch_sub(1, Ordering::SeqCst);
+                });
             }
         });
         store
+    }
+
+    /// Waits until whatever was sent to it has been seen, once nobody talks to it any more.
+    pub fn rests(&self) {
+        use std::io::{Read, Write};
+        // Whoever connected before this was let in before it.
+        let mut last = TcpStream::connect(&self.shared.address).expect("it listens");
+        let asked = last.write_all(b"GET /nothing HTTP/1.1\r\nhost: nobody\r\n\r\n");
+        asked.expect("it hears");
+        let _ = last.read(&mut [0]).expect("it answers");
+        drop(last);
+        let began = std::time::Instant::now();
+        while self.shared.talking.load(Ordering::SeqCst) > 0 {
+            assert!(began.elapsed().as_secs() < 60, "somebody still talks");
+            std::thread::sleep(std::time::Duration::from_millis(1));
+        }
     }
 
     /// Makes a bucket.

@@ -31,7 +31,8 @@ thread_local! {
 
 /// Sends what the thread has kept back, before it waits for anything at all.
 pub(in crate::fabric) fn send_kept_back() {
-    let kept = KEPT.with_borrow_mut(std::mem::take);
+    // A thread whose own memory is gone already keeps nothing back.
+    let kept = KEPT.try_with(RefCell::take).unwrap_or_default();
     for conn in kept.iter().filter_map(Weak::upgrade) {
         conn.push_out(&mut locked(&conn.out));
     }
@@ -188,15 +189,14 @@ impl Conn {
         let before = under_way.saturating_sub(out.queue.len());
         let room = self.queued() < KEPT_BACK && !out.queue.is_empty();
         let keeps = back && out.started.is_empty() && before >= AHEAD && room;
-        if keeps {
-            KEPT.with_borrow_mut(|kept| {
-                let known = |known: &Weak<Self>| std::ptr::eq(known.as_ptr(), Arc::as_ptr(self));
-                if !kept.iter().any(known) {
-                    kept.push(Arc::downgrade(self));
-                }
-            });
-        }
-        keeps
+        let remember = |kept: &RefCell<Vec<Weak<Self>>>| {
+            let mut kept = kept.borrow_mut();
+            let known = |known: &Weak<Self>| std::ptr::eq(known.as_ptr(), Arc::as_ptr(self));
+            if !kept.iter().any(known) {
+                kept.push(Arc::downgrade(self));
+            }
+        };
+        keeps && KEPT.try_with(remember).is_ok()
     }
 
     /// Sends what the socket takes.

@@ -13,8 +13,8 @@ use crate::fabric::gate::Gate;
 use crate::fabric::provider::{MAX_ENDPOINT, OpId};
 use crate::fabric::stash::MAX_STREAMS;
 
-/// The last values that are remembered: those of all ops that can be in flight, save one where a link has as many
-/// streams as it can have, and then its number tells it.
+/// The last values that are remembered: as many as ops can be in flight, save one where a link has as many streams
+/// as it can have, and then its number tells it.
 const MAX_TOLD: usize = {
     let room = (MAX_ENDPOINT - size_of::<u16>()) / size_of::<u64>();
     let most = OPS_PER_STREAM * MAX_STREAMS;
@@ -50,9 +50,13 @@ impl Values {
         Some(counted)
     }
 
-    /// The link is closed, and these had not come to their ends.
-    pub(super) fn close<'o>(&self, pending: impl Iterator<Item = &'o Op>) {
+    /// The link is closed: from now on no value is counted.
+    pub(super) fn close(&self) {
         self.gate.close();
+    }
+
+    /// These had not come to their ends when the link was closed.
+    pub(super) fn doubt<'o>(&self, pending: impl Iterator<Item = &'o Op>) {
         let valued = pending.filter(|op| op.imm.is_some() && !op.segments.is_empty());
         locked(&self.doubted).extend(valued.map(|op| op.id));
     }
@@ -103,7 +107,7 @@ mod tests {
         assert_eq!(values.come(7, || true), Some(true));
         assert_eq!(values.come(8, || false), Some(false), "it was not counted");
         assert_eq!(values.tally(), None, "more may come");
-        values.close([].into_iter());
+        values.close();
         assert_eq!(values.come(9, || panic!("it is closed")), None);
         let tally = values.tally().expect("closed");
         let landed = |op| Values::landed(OpId(op), &tally);
@@ -119,7 +123,7 @@ mod tests {
         for op in 0..2_000 {
             values.come(op, || true);
         }
-        values.close([].into_iter());
+        values.close();
         let tally = values.tally().expect("closed");
         assert!(tally.len() <= MAX_ENDPOINT);
         assert_eq!(Values::landed(OpId(1_999), &tally), Some(true));

@@ -153,7 +153,8 @@ impl Ended {
             }
             std::thread::sleep(LOOK);
         };
-        let printed = |pipe: Option<Printing>| pipe.map(Printing::so_far).unwrap_or_default();
+        let until = Instant::now() + AFTERWARDS;
+        let printed = |pipe: Option<Printing>| pipe.map(|pipe| pipe.by(until)).unwrap_or_default();
         let (out, err) = (printed(out), printed(err));
         Ok(Self { status, out, err })
     }
@@ -176,7 +177,12 @@ fn heard(mut pipe: impl Read + Send + 'static) -> io::Result<Printing> {
         .spawn(move || {
             let _opened: SyncSender<()> = opened;
             let mut some = [0; 4096];
-            while let Ok(read @ 1..) = pipe.read(&mut some) {
+            loop {
+                let read = match pipe.read(&mut some) {
+                    Ok(read @ 1..) => read,
+                    Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+                    Ok(_) | Err(_) => break,
+                };
                 let mut kept = kept.lock().unwrap_or_else(PoisonError::into_inner);
                 // Of more than a key may have the beginning counts; the command is not held up by the rest.
                 let room = MAX_ANSWER.saturating_sub(kept.len());
@@ -187,9 +193,10 @@ fn heard(mut pipe: impl Read + Send + 'static) -> io::Result<Printing> {
 }
 
 impl Printing {
-    /// All of it, or what has come by when nobody waits any longer.
-    fn so_far(self) -> Vec<u8> {
-        let _ = self.open.recv_timeout(AFTERWARDS);
+    /// All of it, or what has come by then.
+    fn by(self, until: Instant) -> Vec<u8> {
+        let left = until.saturating_duration_since(Instant::now());
+        let _ = self.open.recv_timeout(left);
         let mut bytes = self.bytes.lock().unwrap_or_else(PoisonError::into_inner);
         std::mem::take(&mut bytes)
     }
