@@ -244,17 +244,19 @@ impl ShmLink {
     /// Starts an op; one that is longer than [`INLINE`] is left to the caller where it takes chores.
     fn begin(&self, op: Op, chores: Option<&mut Vec<Chore>>) -> Result<Posted, Refusal> {
         let id = op.id.0;
+        let mut state = self.state();
+        // Whoever closes the link breaks its connection before it clears the state.
         if self.conn.is_broken() {
             let why = "the peer closed its end".to_owned();
             return Err(Refusal::Failed(OpError::Rail(why)));
         }
         let Some(remote) = op.remote.as_ref().filter(|_| !op.segments.is_empty()) else {
-            self.state().ops.insert(id, op.verb);
+            state.ops.insert(id, op.verb);
+            drop(state);
             self.tell(&op);
             return Ok(Posted::InFlight);
         };
         let capability = remote.capability();
-        let mut state = self.state();
         match state.maps.get_mut(&capability) {
             Some(Mapping::Refused(why)) => Err(Refusal::Failed(OpError::Elsewhere(why.clone()))),
             Some(Mapping::Here(mapped)) => {

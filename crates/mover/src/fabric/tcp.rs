@@ -402,10 +402,6 @@ impl Link for TcpLink {
         let Some((index, conn)) = least else {
             return Err(Refusal::Failed(OpError::Rail("it has no streams".into())));
         };
-        if conn.is_broken() {
-            let why = "its connection broke".to_owned();
-            return Err(Refusal::Failed(OpError::Rail(why)));
-        }
         let capability = match &op.remote {
             Some(remote) => remote.capability(),
             None => super::identity::Capability::from_bytes([0; 16]),
@@ -420,14 +416,20 @@ impl Link for TcpLink {
             },
             Verb::Read => Frame::new(Kind::Read, id, body),
         };
-        self.pending().insert(
-            id,
-            Pending {
+        {
+            let mut pending = self.pending();
+            // Whoever closes the link breaks its connections before it clears this.
+            if conn.is_broken() {
+                let why = "its connection broke".to_owned();
+                return Err(Refusal::Failed(OpError::Rail(why)));
+            }
+            let known = Pending {
                 op,
                 conn: index,
                 ended: false,
-            },
-        );
+            };
+            pending.insert(id, known);
+        }
         if let Some(busy) = self.busy.get(index) {
             busy.fetch_add(1, Ordering::Relaxed);
         }
@@ -549,90 +551,4 @@ fn route(nic: &str, rate: Option<f64>, from: Place, to: Place) -> Route {
 }
 
 #[cfg(test)]
-mod tests {
-    use crowfly_route::place::Memory;
-
-    use super::super::provider::{Events, FlightId, Imm, Segment};
-    use super::*;
-
-    /// Somebody whose link closes while it is told of an op's end.
-    #[derive(Default)]
-    struct Closing {
-        link: std::sync::OnceLock<Weak<TcpLink>>,
-        /// Of each end, whether the op was in doubt then.
-        doubts: Mutex<Vec<bool>>,
-    }
-
-    impl Events for Closing {
-        fn completed(&self, _: RailId, op: OpId, _: Result<(), OpError>) {
-            let link = self.link.get().and_then(Weak::upgrade).expect("a link");
-            link.close();
-            let mut doubts = self.doubts.lock().expect("nobody panicked");
-            doubts.push(link.is_in_doubt(op));
-        }
-
-        fn arrived(&self, _: Imm, _: Option<FlightId>) -> bool {
-            true
-        }
-
-        fn down(&self, _: RailId, _: String) {}
-    }
-
-    #[test]
-    fn an_op_stays_in_doubt_until_the_engine_knows_its_end_and_ends_once() {
-        let told = Arc::new(Closing::default());
-        let events: Arc<dyn Events> = told.clone();
-        let link = Arc::new(TcpLink {
-            conns: Vec::new(),
-            nic: "lo".into(),
-            port: InterfacePort::of("lo"),
-            line_rate: None,
-            peer: Incarnation::draw().expect("random bytes"),
-            rail: RailId(0),
-            events: Arc::downgrade(&events),
-            regions: Arc::default(),
-            pending: Mutex::default(),
-            busy: vec![AtomicUsize::new(1)],
-            values: Values::default(),
-            attendance: Attendance::default(),
-        });
-        told.link.set(Arc::downgrade(&link)).expect("set once");
-        let op = Op {
-            id: OpId(1),
-            verb: Verb::Write,
-            local: None,
-            remote: None,
-            segments: vec![Segment {
-                local: 0,
-                remote: 0,
-                len: 1,
-            }],
-            imm: Some((Imm(7), FlightId(1))),
-            straight: false,
-        };
-        let pending = Pending {
-            op,
-            conn: 0,
-            ended: false,
-        };
-        link.pending().insert(1, pending);
-        link.ended(1, Ok(()));
-        link.ended(1, Ok(()));
-        assert_eq!(*told.doubts.lock().expect("nobody panicked"), [true]);
-        assert_eq!(link.busy[0].load(Ordering::Relaxed), 0);
-        assert!(link.pending().is_empty());
-    }
-
-    #[test]
-    fn the_route_by_sockets_is_of_the_class_socket_and_touched_twice_by_the_cpu() {
-        let route = route(
-            "eth0",
-            Some(12.5e9),
-            Place::Host(None),
-            Place::Remote(Memory::Host(None)),
-        );
-        assert_eq!(route.class(), Class::Socket);
-        assert_eq!(route.ceiling().map(|c| c.capacity.rate.0), Some(12.5e9));
-        assert_eq!(route.counters().cpu_touches, 2);
-    }
-}
+mod tests;

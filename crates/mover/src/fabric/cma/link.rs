@@ -412,10 +412,6 @@ impl Link for CmaLink {
     }
 
     fn post(&self, op: Op) -> Result<Posted, Refusal> {
-        if self.conn.is_broken() {
-            let why = "the peer closed its end".to_owned();
-            return Err(Refusal::Failed(OpError::Rail(why)));
-        }
         let id = op.id.0;
         let access = Self::access(&op).encode();
         let frame = match op.verb {
@@ -430,7 +426,15 @@ impl Link for CmaLink {
                 Frame::new(Kind::Write, id, body.finish())
             }
         };
-        self.state().ops.insert(id, op);
+        {
+            let mut state = self.state();
+            // Whoever closes the link breaks its connection before it clears the state.
+            if self.conn.is_broken() {
+                let why = "the peer closed its end".to_owned();
+                return Err(Refusal::Failed(OpError::Rail(why)));
+            }
+            state.ops.insert(id, op);
+        }
         self.conn.send(frame);
         Ok(Posted::InFlight)
     }
