@@ -220,6 +220,12 @@ impl<'j, I: Io> Worker<'j, I> {
     /// once: getting memory for the next one may take longer than the read.
     fn launch(&mut self, chunk: Chunk, span: Range<u64>) {
         let slot = self.ring.as_mut().and_then(|ring| ring.free.pop());
+        self.attempt(chunk, span, slot);
+        self.io.send();
+    }
+
+    /// Moves bytes of a chunk for the first time.
+    fn attempt(&mut self, chunk: Chunk, span: Range<u64>, slot: Option<usize>) {
         self.submit(Flight {
             chunk,
             span,
@@ -227,7 +233,6 @@ impl<'j, I: Io> Worker<'j, I> {
             attempts: 1,
             slot,
         });
-        self.io.send();
     }
 
     /// Where the bytes of a chunk arrive: in its destination or, on their way there, in a buffer.
@@ -381,13 +386,7 @@ impl<'j, I: Io> Worker<'j, I> {
     fn write_from(&mut self, chunk: Chunk, slot: Option<usize>) {
         let align = self.lane(&chunk).direct.as_ref().map_or(1, |d| d.align);
         let span = chunk.span(align);
-        self.submit(Flight {
-            chunk,
-            span,
-            got: 0,
-            attempts: 1,
-            slot,
-        });
+        self.attempt(chunk, span, slot);
     }
 
     /// A direct request has delivered all that was wanted.

@@ -53,6 +53,12 @@ impl<'a> Reader<'a> {
         std::str::from_utf8(self.bytes(most)?).ok()
     }
 
+    /// So many numbers, and nothing behind them.
+    pub fn last_u64s(mut self, count: usize) -> Option<Vec<u64>> {
+        let numbers: Option<Vec<u64>> = (0..count).map(|_| self.u64()).collect();
+        numbers.filter(|_| self.is_done())
+    }
+
     /// Whether everything was taken.
     pub const fn is_done(&self) -> bool {
         self.0.is_empty()

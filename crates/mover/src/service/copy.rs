@@ -18,14 +18,13 @@ use crowfly_route::receipt::{
 use crowfly_route::units::Bytes;
 
 use super::account::{Doing, Leg, Legs, route};
-use super::attributes::{Attributes, Wanted};
 use super::client::{Buffers, Client, Dialing, Purpose};
 use super::error::ServiceError;
-use super::limits::{PATIENCE, STORE_WINDOW, WINDOW};
+use super::limits::{STORE_WINDOW, WINDOW};
 use super::ring::Ring;
 use crate::digest;
 use crate::fabric::Access;
-use crate::objects::{self, Store, StoreSettings, at_a_time};
+use crate::objects::{Store, StoreSettings, at_a_time};
 
 mod batch;
 mod folders;
@@ -34,6 +33,7 @@ mod origin;
 mod plan;
 mod side;
 mod stored;
+mod terms;
 
 use batch::{Batch, Moved};
 use folders::Folders;
@@ -41,6 +41,7 @@ use goal::Known;
 use plan::Planned;
 pub use side::Side;
 use side::sensible;
+pub(crate) use terms::Terms;
 
 /// Told of files that must not outlive a process that ends before its time: the path, and whether it
 /// is about to be made (or else is finished or gone).
@@ -228,112 +229,6 @@ impl Drop for Copy {
         if let Some(thread) = self.thread.take() {
             let _ = thread.join();
         }
-    }
-}
-
-/// What all parts of a copy need to know.
-pub(crate) struct Terms {
-    /// The connection to the server that has the source.
-    pub source: Option<Client>,
-    /// The connection to the server that keeps the destination.
-    pub goal: Option<Client>,
-    /// The store that has the source.
-    pub from_store: Option<Arc<Store>>,
-    /// The store that keeps the destination.
-    pub to_store: Option<Arc<Store>>,
-    /// Whether that is the same one, and copies by itself.
-    pub within: bool,
-    /// Why it does not, where both sides are objects.
-    pub apart: Option<&'static str>,
-    /// The memory at the end that is at no store and no server.
-    pub here: Place,
-    pub replace: bool,
-    pub preserve: bool,
-    pub verify: bool,
-    pub resume: bool,
-    pub policy: Policy,
-    pub until: Option<Instant>,
-    pub timeout: Duration,
-    pub watch: Option<Watch>,
-}
-
-impl Terms {
-    /// Whether checksums are made at all.
-    const fn sums(&self) -> bool {
-        self.verify || self.resume
-    }
-
-    fn source(&self) -> Result<&Client, ServiceError> {
-        self.source.as_ref().ok_or_else(not_connected)
-    }
-
-    fn goal(&self) -> Result<&Client, ServiceError> {
-        self.goal.as_ref().ok_or_else(not_connected)
-    }
-
-    fn source_store(&self) -> Result<&Arc<Store>, ServiceError> {
-        self.from_store.as_ref().ok_or_else(not_connected)
-    }
-
-    fn goal_store(&self) -> Result<&Arc<Store>, ServiceError> {
-        self.to_store.as_ref().ok_or_else(not_connected)
-    }
-
-    /// The crossing that brings bytes to a store.
-    const fn crossing_to_store(&self) -> Doing {
-        match self.source.is_some() || self.from_store.is_some() {
-            true => Doing::Onward,
-            false => Doing::Crossing,
-        }
-    }
-
-    /// The crossing that brings the bytes to their destination.
-    const fn last_crossing(&self) -> Doing {
-        match (
-            self.source.is_some() || self.from_store.is_some(),
-            &self.goal,
-        ) {
-            (true, Some(_)) => Doing::Onward,
-            _ => Doing::Crossing,
-        }
-    }
-
-    /// Until when a request to a store may last.
-    fn request_until(&self) -> Instant {
-        let patience = Instant::now() + PATIENCE;
-        self.until.map_or(patience, |until| until.min(patience))
-    }
-
-    /// Until when a store may take to get so many bytes, tries that fail included.
-    fn far_until(&self, bytes: u64) -> Instant {
-        let patience = Instant::now() + objects::time_for(bytes);
-        self.until.map_or(patience, |until| until.min(patience))
-    }
-
-    /// What a copy of something with these attributes is to have.
-    const fn wanted(&self, of: Option<Attributes>) -> Wanted {
-        Wanted {
-            of,
-            preserved: self.preserve,
-        }
-    }
-
-    /// Whether there is time left.
-    fn in_time(&self) -> Result<(), ServiceError> {
-        match self.until {
-            Some(until) if Instant::now() >= until => Err(ServiceError::Deadline {
-                what: "the copy",
-                after: self.timeout,
-            }),
-            _ => Ok(()),
-        }
-    }
-}
-
-fn not_connected() -> ServiceError {
-    ServiceError::Protocol {
-        peer: "this process".into(),
-        what: "it is connected to no server",
     }
 }
 

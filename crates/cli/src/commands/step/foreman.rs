@@ -76,20 +76,7 @@ struct Foreman<'a> {
 pub fn run(order: &Order, way: Way, folder: &Path, out: &Output) -> Result<Log, Failure> {
     // Ranks have to be ended before the folder is removed that they work in.
     let asked = interrupt::asks_first();
-    let (sender, heard) = mpsc::channel();
-    let mut foreman = Foreman {
-        order,
-        way,
-        meet: folder.join(MEET),
-        key: SharedKey::generate()?,
-        workers: Vec::new(),
-        heard,
-        sender,
-        losses: 0,
-        vacant: None,
-        hearsay: None,
-        log: Log::default(),
-    };
+    let mut foreman = Foreman::new(order, way, folder.join(MEET), SharedKey::generate()?);
     for rank in 0..order.ranks {
         let worker = foreman.start(rank)?;
         foreman.workers.push(worker);
@@ -118,6 +105,26 @@ pub fn run(order: &Order, way: Way, folder: &Path, out: &Output) -> Result<Log, 
 fn failed(what: &str, error: &io::Error) -> Failure {
     let what = format!("could not {what}: {error}");
     Failure::new("step-no-ranks", Exit::Unavailable, what).maybe_hint(errno::hint(error))
+}
+
+impl<'a> Foreman<'a> {
+    /// One to whom nobody has been given yet.
+    fn new(order: &'a Order, way: Way, meet: PathBuf, key: SharedKey) -> Self {
+        let (sender, heard) = mpsc::channel();
+        Self {
+            order,
+            way,
+            meet,
+            key,
+            workers: Vec::new(),
+            heard,
+            sender,
+            losses: 0,
+            vacant: None,
+            hearsay: None,
+            log: Log::default(),
+        }
+    }
 }
 
 impl Foreman<'_> {
@@ -334,7 +341,6 @@ mod tests {
 
     /// A run of two ranks that both work, one of them to be ended by nobody but itself.
     fn two_ranks<'a>(order: &'a Order) -> Foreman<'a> {
-        let (sender, heard) = mpsc::channel();
         let worker = || {
             let child = Command::new("true").spawn().expect("it starts");
             Worker {
@@ -344,19 +350,10 @@ mod tests {
                 heard: Instant::now(),
             }
         };
-        Foreman {
-            order,
-            way: Way::Shm,
-            meet: PathBuf::new(),
-            key: SharedKey::derive("a test of ranks that fail"),
-            workers: vec![worker(), worker()],
-            heard,
-            sender,
-            losses: 0,
-            vacant: None,
-            hearsay: None,
-            log: Log::default(),
-        }
+        let key = SharedKey::derive("a test of ranks that fail");
+        let mut foreman = Foreman::new(order, Way::Shm, PathBuf::new(), key);
+        foreman.workers = vec![worker(), worker()];
+        foreman
     }
 
     fn order() -> Order {

@@ -91,8 +91,7 @@ fn read(tally: &[u8]) -> Option<Vec<u64>> {
     if count > MAX_TOLD {
         return None;
     }
-    let came: Option<Vec<u64>> = (0..count).map(|_| fields.u64()).collect();
-    came.filter(|_| fields.is_done())
+    fields.last_u64s(count)
 }
 
 #[cfg(test)]

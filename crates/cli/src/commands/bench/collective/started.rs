@@ -80,15 +80,7 @@ impl Started {
         let lock = File::create_new(folder.path().join(MARK)).map_err(unmade)?;
         // A file system without locks keeps everybody from cleaning up, and nobody from measuring.
         let _ = lock.try_lock();
-        let mut started = Self {
-            key: SharedKey::generate()?,
-            children: Vec::new(),
-            words: Mutex::default(),
-            meet: folder.path().join(MEET),
-            _folder: folder,
-            _unfinished: unfinished,
-            _lock: lock,
-        };
+        let mut started = Self::within((folder, unfinished), lock, SharedKey::generate()?);
         let mut words = Vec::new();
         let program = std::env::current_exe().map_err(|e| failed("find this program", &e))?;
         for rank in 1..ranks {
@@ -115,6 +107,19 @@ impl Started {
             started.words().push(words);
         }
         Ok(started)
+    }
+
+    /// Nobody yet, in a folder that goes with them.
+    fn within((folder, unfinished): (TempDir, Leftover), lock: File, key: SharedKey) -> Self {
+        Self {
+            key,
+            children: Vec::new(),
+            words: Mutex::default(),
+            meet: folder.path().join(MEET),
+            _folder: folder,
+            _unfinished: unfinished,
+            _lock: lock,
+        }
     }
 
     fn words(&self) -> MutexGuard<'_, Vec<Words>> {
@@ -320,15 +325,8 @@ mod tests {
         let made = Leftover::make(tempfile::tempdir, TempDir::path);
         let (folder, unfinished) = made.expect("a folder");
         let lock = File::create(folder.path().join(MARK)).expect("a file");
-        let started = Started {
-            key: SharedKey::derive("a test of ranks that fail"),
-            children: Vec::new(),
-            words: Mutex::default(),
-            meet: folder.path().join(MEET),
-            _folder: folder,
-            _unfinished: unfinished,
-            _lock: lock,
-        };
+        let key = SharedKey::derive("a test of ranks that fail");
+        let started = Started::within((folder, unfinished), lock, key);
         for (rank, line) in (1..).zip(lines) {
             let mut child = Command::new("printf")
                 .args(["%s", line])

@@ -62,8 +62,7 @@ fn read(tally: &[u8]) -> Option<Vec<u64>> {
     if count > MAX_LANES {
         return None;
     }
-    let lanes: Option<Vec<u64>> = (0..count).map(|_| fields.u64()).collect();
-    lanes.filter(|_| fields.is_done())
+    fields.last_u64s(count)
 }
 
 #[cfg(test)]
