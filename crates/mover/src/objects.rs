@@ -9,6 +9,7 @@ use std::path::PathBuf;
 mod answer;
 mod error;
 mod issuer;
+mod line;
 mod listing;
 mod network;
 mod object;
@@ -18,7 +19,7 @@ mod store;
 mod upload;
 mod url;
 
-pub use error::ObjectError;
+pub use error::{Giver, ObjectError};
 pub use issuer::{
     AssumedRole, Container, Instance, Issuer, Process, SignIn, Token, WebIdentity, With,
 };

@@ -8,7 +8,7 @@ use crowfly_mover::objects::{
     AssumedRole, Container, Credentials, Instance, Issuer, Process, Proxies, SignIn, StoreSettings,
     Token, WebIdentity, With,
 };
-use crowfly_mover::service::{Asked, Auth, Copied, ServiceError, Side};
+use crowfly_mover::service::{Asked, Auth, Copied, Copy, ServiceError, Side};
 use ring::digest;
 
 #[path = "service_support/issuers.rs"]
@@ -281,6 +281,33 @@ fn given_whoever_gives_keys_is_silent_the_copy_ends_at_its_deadline() {
         };
         let error = copy(want).map(drop).expect_err("silent");
         assert_eq!(error.code(), "deadline-exceeded", "{error}");
+    }
+}
+
+#[test]
+fn given_whoever_gives_keys_is_silent_a_cancelled_copy_ends_at_once() {
+    let ground = Ground::new();
+    ground.issuers.is(Giver::Silent);
+    let begun = ground.here.path().join("begun");
+    let sleeps = ground.process(&format!("echo > {}; sleep 300", begun.display()));
+    for issuer in [ground.role(), ground.assumed(With::Key(own_key())), sleeps] {
+        let from = Side::Object("s3://b/m".parse().expect("an object"));
+        let is_command = matches!(issuer, Issuer::Process(_));
+        let copy = Copy::start(Asked {
+            store: ground.settings(issuer.clone()),
+            ..asked(from, Side::Host, true, Auth::Open)
+        });
+        let copy = copy.expect("it starts");
+        while !(is_command && begun.exists() || !ground.issuers.asked().is_empty()) {
+            std::thread::sleep(Duration::from_millis(2));
+        }
+        let began = std::time::Instant::now();
+        copy.cancel();
+        let error = copy.wait().map(drop).expect_err("cancelled");
+        assert_eq!(error.code(), "cancelled", "{issuer:?}: {error}");
+        // The services may take 15 seconds, and the command 60.
+        let took = began.elapsed();
+        assert!(took < Duration::from_secs(8), "{issuer:?}: {took:?}");
     }
 }
 

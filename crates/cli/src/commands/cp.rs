@@ -291,8 +291,10 @@ fn carry(
         },
         watch: Some(leftovers()),
     };
-    // What is unfinished at a store is removed there before the process ends.
-    let asked_first = is_object(&to).then(interrupt::asks_first);
+    // What is unfinished at a store is removed there before the process ends, and so is a command that was
+    // run for a key.
+    let of_a_store = is_object(&from) || is_object(&to);
+    let asked_first = of_a_store.then(interrupt::asks_first);
     let copied = follow(Copy::start(asked)?, &from, asked_first.as_ref(), out)?;
     Ok(Cp {
         schema: CP_SCHEMA,

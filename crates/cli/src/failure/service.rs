@@ -1,7 +1,7 @@
 //! How the errors of serving and copying end: code, exit status and hint.
 
 use crowfly_mover::TransferError;
-use crowfly_mover::objects::ObjectError;
+use crowfly_mover::objects::{Giver, ObjectError};
 use crowfly_mover::service::{BadLocation, ServiceError, TlsError};
 use crowfly_route::cause::sentence;
 
@@ -67,6 +67,32 @@ fn of_answer(code: &str) -> (Exit, Option<&'static str>) {
     }
 }
 
+/// What there is to look at where no key was given.
+const fn about_a_key(by: Giver) -> &'static str {
+    match by {
+        Giver::Machine => {
+            "AWS_EC2_METADATA_DISABLED=true asks as nobody where a machine has no role"
+        }
+        Giver::Container => {
+            "AWS_CONTAINER_CREDENTIALS_FULL_URI or _RELATIVE_URI names who is asked for it"
+        }
+        Giver::WebIdentity => {
+            "the role (AWS_ROLE_ARN) has to trust whoever issued the token \
+             (AWS_WEB_IDENTITY_TOKEN_FILE)"
+        }
+        Giver::Role => {
+            "the role (role_arn) has to trust the key of source_profile or credential_source"
+        }
+        Giver::SignIn => {
+            "the profile's sso_account_id and sso_role_name have to be among those of the sign-in"
+        }
+        Giver::Command => {
+            "run the profile's credential_process by hand: alone it has to print JSON with \
+             Version 1, AccessKeyId and SecretAccessKey"
+        }
+    }
+}
+
 const ANEW: &str = "without --resume the copy starts anew";
 
 impl From<ObjectError> for Failure {
@@ -89,10 +115,7 @@ impl From<ObjectError> for Failure {
                 Exit::NoInput,
                 Some("NO_PROXY names hosts that are asked without a proxy"),
             ),
-            ObjectError::KeyRefused { .. } => (
-                Exit::NoInput,
-                Some("AWS_EC2_METADATA_DISABLED=true asks as nobody where a machine has no role"),
-            ),
+            ObjectError::KeyRefused { by, .. } => (Exit::NoInput, Some(about_a_key(*by))),
             ObjectError::TokenFile { .. } => (
                 Exit::NoInput,
                 Some("AWS_WEB_IDENTITY_TOKEN_FILE, the profile or the container names it"),

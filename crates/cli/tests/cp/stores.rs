@@ -352,3 +352,127 @@ fn given_an_interrupted_copy_its_parts_are_removed_at_the_store_or_gone_on_with(
     );
     assert!(store.get("b/m").expect("there") == bytes && store.begun().is_empty());
 }
+
+/// A copy as somebody whose only profile says these lines of how a key is had.
+fn by_profile(folder: &Path, store: &Store, lines: &str, arguments: &[&str]) -> Command {
+    fs::create_dir_all(folder.join(".aws")).expect("made");
+    let config = format!(
+        "[profile job]\nregion = eu-test-1\nendpoint_url = {}\n{lines}\n",
+        store.endpoint()
+    );
+    fs::write(folder.join(".aws/config"), config).expect("written");
+    let mut command = copy(folder, arguments);
+    command.env("AWS_PROFILE", "job");
+    command
+}
+
+#[test]
+fn given_a_signal_while_a_command_is_run_for_a_key_it_ends_and_so_does_all_that_it_started() {
+    let store = Store::start();
+    store.put("b/m", b"bytes", "v1");
+    let folder = folder("cp-store-command");
+    fs::write(folder.join("m"), "bytes").expect("written");
+    let (tool, pids) = (folder.join("tool"), folder.join("pids"));
+    let script = format!(
+        "trap '' INT TERM\nsleep 300 &\necho $$ $! > {0}.new\nmv {0}.new {0}\nwait\n",
+        pids.display()
+    );
+    fs::write(&tool, script).expect("written");
+    let line = format!("credential_process = /bin/sh {}", tool.display());
+    for (arguments, signal) in [
+        (["s3://b/m", "back"], "INT"),
+        (["m", "s3://b/back"], "TERM"),
+    ] {
+        let mut command = by_profile(&folder, &store, &line, &arguments);
+        let child = command.stdout(Stdio::piped()).stderr(Stdio::null());
+        let child = child.spawn().expect("it starts");
+        await_that("the command runs", || pids.exists());
+        send(&child, signal);
+        let began = Instant::now();
+        let output = child.wait_with_output().expect("it ends");
+        assert!(began.elapsed() < PROMPTLY, "{:?}", began.elapsed());
+        assert_eq!(output.status.code(), Some(130));
+        assert_eq!(document(&output)["error"]["code"], "interrupted");
+        let told = fs::read_to_string(&pids).expect("written");
+        let all: Vec<&str> = told.split_whitespace().collect();
+        assert_eq!(all.len(), 2, "{told}");
+        for pid in all {
+            await_that("it is gone", || !runs(pid));
+        }
+        fs::remove_file(&pids).expect("there");
+        assert!(!folder.join("back").exists() && store.get("b/back").is_none());
+    }
+}
+
+/// Whether there is a process of that number that has not ended.
+fn runs(pid: &str) -> bool {
+    let Ok(told) = fs::read_to_string(format!("/proc/{pid}/stat")) else {
+        return false;
+    };
+    let state = told.rsplit_once(") ").map(|(_, rest)| rest);
+    !state.is_some_and(|state| state.starts_with('Z') || state.starts_with('X'))
+}
+
+#[test]
+fn given_no_key_the_hint_says_what_to_look_at_for_the_way_by_which_it_was_to_be_had() {
+    let (store, issuers) = (Store::start(), Issuers::start());
+    store.put("b/m", b"bytes", "v1");
+    issuers.is(Giver::Refuses("403 Forbidden"));
+    let folder = folder("cp-store-hints");
+    fs::write(folder.join("token"), "a word").expect("written");
+    let base = issuers.base();
+    let told = |lines: &str, variables: &[(&str, &str)]| {
+        let mut command = by_profile(&folder, &store, lines, &["s3://b/m", "back"]);
+        for (name, value) in variables {
+            command.env(name, value);
+        }
+        let (told, status) = ended(&mut command);
+        assert_eq!(
+            (told["error"]["code"].as_str(), status),
+            (Some("key-refused"), Some(66)),
+            "{told}"
+        );
+        told["error"]["hint"]
+            .as_str()
+            .unwrap_or_default()
+            .to_owned()
+    };
+    let key = "aws_access_key_id = someone\naws_secret_access_key = a secret";
+    let role =
+        format!("role_arn = arn:aws:iam::12:role/r\nsource_profile = own\n[profile own]\n{key}");
+    let container = format!("{base}/key");
+    let cases: [(&str, &[(&str, &str)], &str); 5] = [
+        (
+            "credential_process = /bin/false",
+            &[],
+            "credential_process by hand",
+        ),
+        (&role, &[("AWS_ENDPOINT_URL_STS", &base)], "source_profile"),
+        (
+            "role_arn = arn:aws:iam::12:role/r\nweb_identity_token_file = token",
+            &[("AWS_ENDPOINT_URL_STS", &base)],
+            "AWS_WEB_IDENTITY_TOKEN_FILE",
+        ),
+        (
+            "",
+            &[("AWS_CONTAINER_CREDENTIALS_FULL_URI", &container)],
+            "AWS_CONTAINER_CREDENTIALS_FULL_URI",
+        ),
+        (
+            "",
+            &[
+                ("AWS_EC2_METADATA_SERVICE_ENDPOINT", &base),
+                ("AWS_EC2_METADATA_DISABLED", "false"),
+            ],
+            "AWS_EC2_METADATA_DISABLED",
+        ),
+    ];
+    for (lines, variables, expected) in cases {
+        let hint = told(lines, variables);
+        assert!(hint.contains(expected), "{lines}: {hint}");
+        let others = cases.iter().filter(|(.., other)| *other != expected);
+        for (.., other) in others {
+            assert!(!hint.contains(other), "{lines}: {hint}");
+        }
+    }
+}

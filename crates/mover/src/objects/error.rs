@@ -4,6 +4,23 @@ use std::io;
 
 use crowfly_route::units::significant;
 
+/// By which way a key was to be had.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Giver {
+    /// The metadata service of a machine.
+    Machine,
+    /// The service beside a container.
+    Container,
+    /// The security token service, for a token in a file.
+    WebIdentity,
+    /// The security token service, for another key.
+    Role,
+    /// An organisation, for a sign-in.
+    SignIn,
+    /// A command.
+    Command,
+}
+
 /// Why a store did not do what was asked.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -55,6 +72,8 @@ pub enum ObjectError {
     KeyRefused {
         /// Who was asked.
         from: String,
+        /// Which way that is.
+        by: Giver,
         /// What it answered.
         what: String,
     },

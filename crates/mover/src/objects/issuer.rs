@@ -11,8 +11,9 @@ use std::time::{Duration, Instant, SystemTime};
 
 use ureq::{Agent, Body, http};
 
+use super::line::{Call, Line};
 use super::network::{direct, endpoint, towards};
-use super::{Credentials, ObjectError, StoreSettings};
+use super::{Credentials, Giver, ObjectError, StoreSettings};
 
 mod assumed;
 mod container;
@@ -54,22 +55,23 @@ pub enum Issuer {
 }
 
 impl Issuer {
-    /// Asks for a key.
+    /// Asks for a key, until that is hung up on.
     ///
     /// # Errors
     /// When it does not answer, or gives none.
     pub(super) fn key(
         &self,
         settings: &StoreSettings,
+        line: &Line,
         until: Instant,
     ) -> Result<Credentials, ObjectError> {
         match self {
-            Self::Instance(instance) => instance.key(until),
-            Self::Container(container) => container.key(until),
-            Self::WebIdentity(identity) => identity.key(settings, until),
-            Self::SignIn(sign_in) => sign_in.key(settings, until),
-            Self::Assumed(role) => role.key(settings, until),
-            Self::Process(process) => process.key(until),
+            Self::Instance(instance) => instance.key(line, until),
+            Self::Container(container) => container.key(line, until),
+            Self::WebIdentity(identity) => identity.key(settings, line, until),
+            Self::SignIn(sign_in) => sign_in.key(settings, line, until),
+            Self::Assumed(role) => role.key(settings, line, until),
+            Self::Process(process) => process.key(line, until),
         }
     }
 }
@@ -91,23 +93,36 @@ struct Service<'s> {
     agent: Agent,
     /// Scheme and host.
     base: &'s str,
+    by: Giver,
+    call: Call<'s>,
 }
 
 impl<'s> Service<'s> {
     /// One beside this process, which no proxy leads to.
-    fn beside(base: &'s str) -> Result<Self, ObjectError> {
+    fn beside(base: &'s str, by: Giver, line: &'s Line) -> Result<Self, ObjectError> {
         endpoint(base)?;
-        Ok(Self {
-            agent: direct(),
-            base,
-        })
+        Ok(Self::asked_by(direct(), base, by, line))
     }
 
     /// One in the network, by the proxies that lead there.
-    fn afar(base: &'s str, settings: &StoreSettings) -> Result<Self, ObjectError> {
+    fn afar(
+        base: &'s str,
+        by: Giver,
+        line: &'s Line,
+        settings: &StoreSettings,
+    ) -> Result<Self, ObjectError> {
         endpoint(base)?;
         let (agent, _) = towards(settings, base)?;
-        Ok(Self { agent, base })
+        Ok(Self::asked_by(agent, base, by, line))
+    }
+
+    fn asked_by(agent: Agent, base: &'s str, by: Giver, line: &'s Line) -> Self {
+        Self {
+            call: line.call(&agent),
+            agent,
+            base,
+            by,
+        }
     }
 
     /// Asks, and answers status and text.
@@ -156,6 +171,7 @@ impl<'s> Service<'s> {
     fn refused(&self, what: impl Into<String>) -> ObjectError {
         ObjectError::KeyRefused {
             from: self.base.to_owned(),
+            by: self.by,
             what: what.into(),
         }
     }

@@ -2,13 +2,14 @@
 
 use std::io::{self, Read};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant, SystemTime};
 
 use ureq::{Agent, Body, SendBody, http};
 
 use super::answer::{Answer, parsed, text};
 use super::issuer::{is_due, is_over, of_http};
+use super::line::{Line, called_back};
 use super::network::{anew, towards};
 use super::sign::{Signed, UNSIGNED, encoded, hashed, query};
 use super::{Credentials, ObjectError, ObjectUrl, StoreSettings};
@@ -61,6 +62,8 @@ pub(super) struct Ask<'a> {
     pub body: &'a [u8],
     /// Ends the sending of the body early, or keeps the request from being made.
     pub stop: Option<&'a AtomicBool>,
+    /// Whether it puts in order what a copy left that was hung up on, and is made all the same.
+    pub tidies: bool,
     pub until: Instant,
 }
 
@@ -81,21 +84,16 @@ impl<'a> Ask<'a> {
             more: &[],
             body: &[],
             stop: None,
+            tidies: false,
             until,
         }
     }
 }
 
-/// What asks, until it is told to hang up.
-struct Asking {
-    agent: Agent,
-    /// How often it was told so.
-    hung_up: u64,
-}
-
 /// One bucket of a store, and the connections to it.
 pub(crate) struct Store {
-    asking: Mutex<Asking>,
+    agent: Agent,
+    line: Line,
     settings: StoreSettings,
     /// A key that was given for a limited time.
     key: Mutex<Option<Credentials>>,
@@ -121,7 +119,8 @@ impl Store {
             |proxy| format!("{base} by the proxy {proxy}"),
         );
         Ok(Self {
-            asking: Mutex::new(Asking { agent, hung_up: 0 }),
+            line: Line::of(&agent),
+            agent,
             key: Mutex::default(),
             shown,
             settings: settings.clone(),
@@ -131,19 +130,10 @@ impl Store {
         })
     }
 
-    fn asking(&self) -> MutexGuard<'_, Asking> {
-        self.asking.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Ends all requests that are under way now, however long their answers take: they fail and are not made
-    /// again. What the store does with them it does. Later ones, such as one that tidies up, are made.
+    /// Ends all requests that are under way, however long their answers take, and those for a key: they fail,
+    /// are not made again, and no others begin, save one that tidies up. What the store does with them it does.
     pub(crate) fn hang_up(&self) {
-        let mut asking = self.asking();
-        let next = anew(&asking.agent);
-        let old = std::mem::replace(&mut asking.agent, next);
-        asking.hung_up += 1;
-        drop(asking);
-        old.shutdown();
+        self.line.hang_up();
     }
 
     /// Whether bytes are protected on their way.
@@ -169,7 +159,7 @@ impl Store {
         let more = ask.more.iter();
         headers.extend(more.map(|(name, value)| (name.as_str(), value.clone())));
         headers.push(("host", host.to_owned()));
-        if let Some(credentials) = &self.key(ask.until)? {
+        if let Some(credentials) = &self.key(ask)? {
             let body = match self.is_encrypted() && !ask.body.is_empty() {
                 true => UNSIGNED.to_owned(),
                 false => hashed(ask.body),
@@ -202,10 +192,10 @@ impl Store {
             let request = request.header("content-length", ask.body.len());
             let request = request.body(SendBody::from_reader(&mut body));
             let request = request.map_err(|_| unaskable(ask.url))?;
-            self.send(request, (left, ask.stop))
+            self.send(ask, request, left)
         } else {
             let request = request.body(()).map_err(|_| unaskable(ask.url))?;
-            self.send(request, (left, ask.stop))
+            self.send(ask, request, left)
         };
         answer.map_err(|error| match error {
             ureq::Error::ConnectProxyFailed(what) => ObjectError::ProxyRefused {
@@ -218,7 +208,7 @@ impl Store {
     }
 
     /// As whom to ask; nobody when that is `None`.
-    fn key(&self, until: Instant) -> Result<Option<Credentials>, ObjectError> {
+    fn key(&self, ask: &Ask<'_>) -> Result<Option<Credentials>, ObjectError> {
         let issuer = match (&self.settings.credentials, &self.settings.issuer) {
             (Some(key), _) => return Ok(Some(key.clone())),
             (None, None) => return Ok(None),
@@ -229,23 +219,33 @@ impl Store {
         let still = held.take().filter(|key| !is_over(key));
         *held = match still {
             Some(key) if !is_due(&key) => Some(key),
-            still => match (issuer.key(&self.settings, until), still) {
-                (Ok(key), _) => Some(key),
-                (Err(_), Some(key)) => Some(key),
-                (Err(error), None) => return Err(error),
-            },
+            still => {
+                let aside = Line::default();
+                let line = if ask.tidies { &aside } else { &self.line };
+                match (issuer.key(&self.settings, line, ask.until), still) {
+                    (Ok(key), _) => Some(key),
+                    (Err(_), Some(key)) => Some(key),
+                    (Err(error), None) => return Err(error),
+                }
+            }
         };
         Ok(held.clone())
     }
 
     fn send(
         &self,
+        ask: &Ask<'_>,
         request: http::Request<impl ureq::AsSendBody>,
-        (left, stop): (Duration, Option<&AtomicBool>),
+        left: Duration,
     ) -> Result<http::Response<Body>, ureq::Error> {
-        let agent = self.asking().agent.clone();
+        let agent = match ask.tidies {
+            // The other one may have been hung up.
+            true => anew(&self.agent),
+            false => self.agent.clone(),
+        };
         // Whoever hangs up says so before: what is not ended by that is not begun.
-        if stop.is_some_and(|stop| stop.load(Ordering::Acquire)) {
+        let stopped = ask.stop.is_some_and(|stop| stop.load(Ordering::Acquire));
+        if stopped || !ask.tidies && self.line.is_over() {
             return Err(called_back().into());
         }
         let request = agent.configure_request(request);
@@ -260,31 +260,22 @@ impl Store {
     pub(super) fn again<T>(
         &self,
         (until, stop): (Instant, Option<&AtomicBool>),
-        mut once: impl FnMut(u64) -> Result<T, ObjectError>,
+        once: impl FnMut(u64) -> Result<T, ObjectError>,
     ) -> Result<(T, u64), ObjectError> {
         let stopped = || stop.is_some_and(|stop| stop.load(Ordering::Acquire));
-        let before = self.asking().hung_up;
-        let hung_up = || self.asking().hung_up != before;
-        let mut wait = FIRST_WAIT;
-        let mut retries = 0;
-        loop {
-            let error = match once(retries) {
-                Ok(done) => return Ok((done, retries)),
-                Err(error) => error,
-            };
-            let left = until.saturating_duration_since(Instant::now());
-            let over = retries >= AGAIN || left <= wait || stopped() || hung_up();
-            if over || !error.may_pass() {
-                return Err(error);
-            }
-            let resumes = Instant::now() + wait.mul_f64(1.0 - spread() / 2.0);
-            while !stopped() && !hung_up() && Instant::now() < resumes {
-                let rest = resumes.saturating_duration_since(Instant::now());
-                std::thread::sleep(rest.min(LOOK));
-            }
-            wait *= 2;
-            retries += 1;
-        }
+        unless(|| stopped() || self.line.is_over(), until, once)
+    }
+
+    /// The same for what tidies up, which nobody calls back.
+    ///
+    /// # Errors
+    /// The last of them.
+    pub(super) fn tidy<T>(
+        &self,
+        until: Instant,
+        once: impl FnMut(u64) -> Result<T, ObjectError>,
+    ) -> Result<(T, u64), ObjectError> {
+        unless(|| false, until, once)
     }
 
     /// The text of an answer whose status says that all is well. A store that needs long begins its answer
@@ -439,8 +430,31 @@ fn unaskable(url: &ObjectUrl) -> ObjectError {
     }
 }
 
-fn called_back() -> io::Error {
-    io::Error::other("it was called back")
+/// Asks again until it is called off.
+fn unless<T>(
+    off: impl Fn() -> bool,
+    until: Instant,
+    mut once: impl FnMut(u64) -> Result<T, ObjectError>,
+) -> Result<(T, u64), ObjectError> {
+    let mut wait = FIRST_WAIT;
+    let mut retries = 0;
+    loop {
+        let error = match once(retries) {
+            Ok(done) => return Ok((done, retries)),
+            Err(error) => error,
+        };
+        let left = until.saturating_duration_since(Instant::now());
+        if retries >= AGAIN || left <= wait || off() || !error.may_pass() {
+            return Err(error);
+        }
+        let resumes = Instant::now() + wait.mul_f64(1.0 - spread() / 2.0);
+        while !off() && Instant::now() < resumes {
+            let rest = resumes.saturating_duration_since(Instant::now());
+            std::thread::sleep(rest.min(LOOK));
+        }
+        wait *= 2;
+        retries += 1;
+    }
 }
 
 /// A body on its way, which can be called back.
@@ -485,7 +499,34 @@ fn place(settings: &StoreSettings, bucket: &str) -> Result<(String, String), Obj
 
 #[cfg(test)]
 mod tests {
+    use std::net::TcpListener;
+
     use super::*;
+
+    #[test]
+    fn once_it_was_hung_up_nothing_is_asked_any_more_save_what_tidies_up() {
+        let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+        listener.set_nonblocking(true).expect("set");
+        let settings = StoreSettings {
+            endpoint: Some(format!("http://{}", listener.local_addr().expect("bound"))),
+            ..StoreSettings::default()
+        };
+        let url: ObjectUrl = "s3://b/m".parse().expect("an object");
+        let store = Store::at(&settings, &url).expect("a store");
+        store.hang_up();
+        store.hang_up();
+        let began = Instant::now();
+        let soon = || Instant::now() + Duration::from_secs(30);
+        let mut ask = Ask::new(Doing::Reading, "HEAD", &url, soon());
+        let asked = store.again((soon(), None), |_| store.ask(&ask).map(drop));
+        assert_eq!(asked.expect_err("it is over").code(), "store-unreachable");
+        assert!(listener.accept().is_err(), "nobody connected");
+        assert!(began.elapsed() < Duration::from_secs(10), "nor waited");
+        (ask.tidies, ask.until) = (true, Instant::now() + Duration::from_millis(200));
+        let tidied = store.tidy(ask.until, |_| store.ask(&ask).map(drop));
+        assert!(tidied.is_err(), "nobody answered");
+        assert!(listener.accept().is_ok(), "but it was asked");
+    }
 
     #[test]
     fn a_bucket_is_in_the_host_of_amazons_store_and_in_the_path_of_others() {

@@ -394,8 +394,8 @@ impl Upload {
         let until = Instant::now() + REMOVAL;
         let mut ask = self.ask("DELETE", until);
         let query = [("uploadId", id)];
-        ask.query = &query;
-        let (removed, _) = self.store.again((until, None), |_| {
+        (ask.query, ask.tidies) = (&query, true);
+        let (removed, _) = self.store.tidy(until, |_| {
             let mut answer = self.store.ask(&ask)?;
             match answer.status().as_u16() {
                 200 | 204 | 404 => Ok(()),

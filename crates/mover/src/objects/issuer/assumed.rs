@@ -3,7 +3,7 @@
 
 use std::time::{Instant, SystemTime};
 
-use super::{Credentials, Issuer, ObjectError, tokens};
+use super::{Credentials, Giver, Issuer, Line, ObjectError, tokens};
 use crate::objects::StoreSettings;
 use crate::objects::network::endpoint;
 use crate::objects::sign::{Signed, hashed};
@@ -53,11 +53,12 @@ impl AssumedRole {
     pub(super) fn key(
         &self,
         settings: &StoreSettings,
+        line: &Line,
         until: Instant,
     ) -> Result<Credentials, ObjectError> {
         let with = match &self.with {
             With::Key(key) => key.clone(),
-            With::Issuer(issuer) => issuer.key(settings, until)?,
+            With::Issuer(issuer) => issuer.key(settings, line, until)?,
         };
         let base = endpoint(&self.endpoint)?;
         let host = base.split_once("://").map_or("", |(_, host)| host);
@@ -84,6 +85,7 @@ impl AssumedRole {
             others.collect()
         };
         let asked = ("AssumeRole", &parameters[..]);
-        tokens::key(&base, settings, asked, &signed, until)
+        let service = tokens::service(&base, Giver::Role, line, settings)?;
+        tokens::key(&service, asked, &signed, until)
     }
 }

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use serde::Deserialize;
 
-use super::{Credentials, ObjectError, Service, time, token};
+use super::{Credentials, Giver, Line, ObjectError, Service, time, token};
 use crate::objects::network::endpoint;
 
 /// Where it answers in containers of ECS.
@@ -84,9 +84,9 @@ impl Container {
     }
 
     /// The key of the role that the container has.
-    pub(super) fn key(&self, until: Instant) -> Result<Credentials, ObjectError> {
+    pub(super) fn key(&self, line: &Line, until: Instant) -> Result<Credentials, ObjectError> {
         let until = until.min(Instant::now() + PATIENCE);
-        let service = Service::beside(&self.base)?;
+        let service = Service::beside(&self.base, Giver::Container, line)?;
         let token = match &self.token {
             None => None,
             Some(Token::Text(text)) => Some(text.clone()),

@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use super::container::Given;
-use super::{Credentials, ObjectError, Service};
+use super::{Credentials, Giver, Line, ObjectError, Service};
 
 /// Where it answers on every machine of Amazon's.
 const ENDPOINT: &str = "http://169.254.169.254";
@@ -28,9 +28,9 @@ impl Instance {
     }
 
     /// The key of the role that the machine has.
-    pub(super) fn key(&self, until: Instant) -> Result<Credentials, ObjectError> {
+    pub(super) fn key(&self, line: &Line, until: Instant) -> Result<Credentials, ObjectError> {
         let until = until.min(Instant::now() + PATIENCE);
-        let service = Service::beside(&self.endpoint)?;
+        let service = Service::beside(&self.endpoint, Giver::Machine, line)?;
         let said = |(status, text): (u16, String)| match status {
             200 => Ok(text),
             404 => Err(service.refused("the machine has no role (status 404)")),

@@ -2,14 +2,17 @@
 
 use std::fmt;
 use std::io::{self, Read};
+use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
+use rustix::process::{Pid, Signal, kill_process_group};
 use serde::Deserialize;
 
-use super::{A_KEY, Credentials, ObjectError, in_short, time};
+use super::{A_KEY, Credentials, Giver, Line, ObjectError, in_short, time};
+use crate::objects::line::called_back;
 
 /// How long it may take: it may ask its user for something.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -22,7 +25,8 @@ const MAX_ANSWER: usize = super::MAX_ANSWER as usize;
 /// The version of what it prints.
 const VERSION: u32 = 1;
 
-/// A command that prints a key. It is run without a shell, anew for each key, and ended when it takes too long.
+/// A command that prints a key. It is run without a shell, anew for each key, and ended with all that it started
+/// when it takes too long or nobody wants the key any more.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Process {
     program: String,
@@ -59,8 +63,9 @@ impl Process {
         })
     }
 
-    pub(super) fn key(&self, until: Instant) -> Result<Credentials, ObjectError> {
-        let until = until.min(Instant::now() + PATIENCE);
+    pub(super) fn key(&self, line: &Line, until: Instant) -> Result<Credentials, ObjectError> {
+        let patience = Instant::now() + PATIENCE;
+        let until = until.min(patience);
         let failed = |source| ObjectError::Io {
             store: self.program.clone(),
             url: A_KEY.into(),
@@ -71,13 +76,18 @@ impl Process {
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())
+            // What it starts is found by that, and signals from the terminal come to this process alone.
+            .process_group(0)
             .spawn()
             .map_err(|error| self.refused(format!("it cannot be started: {error}")))?;
-        let ended = Ended::of(&mut child, until).map_err(|error| {
-            // Whatever it still does, nobody waits for it.
-            let _ = child.kill();
-            let _ = child.wait();
-            failed(error)
+        let ended = Ended::of(&mut child, line, until).map_err(|error| {
+            end_all(&mut child);
+            match error.kind() {
+                io::ErrorKind::TimedOut if until == patience => {
+                    self.refused(format!("it did not end within {} s", PATIENCE.as_secs()))
+                }
+                _ => failed(error),
+            }
         })?;
         if ended.status.success() {
             return self.key_in(&ended.out);
@@ -127,9 +137,21 @@ impl Process {
     fn refused(&self, what: impl Into<String>) -> ObjectError {
         ObjectError::KeyRefused {
             from: format!("`{}`", self.program),
+            by: Giver::Command,
             what: what.into(),
         }
     }
+}
+
+/// Ends a command, and what it started.
+fn end_all(child: &mut Child) {
+    let group = i32::try_from(child.id()).ok().and_then(Pid::from_raw);
+    if let Some(group) = group {
+        // It was not waited for, so that the number is still its own.
+        let _ = kill_process_group(group, Signal::KILL);
+    }
+    let _ = child.kill();
+    let _ = child.wait();
 }
 
 /// What came of a command.
@@ -140,13 +162,16 @@ struct Ended {
 }
 
 impl Ended {
-    /// Waits for its end; an error when its time is over first.
-    fn of(child: &mut Child, until: Instant) -> io::Result<Self> {
+    /// Waits for its end; an error when its time is over first, or nobody waits any more.
+    fn of(child: &mut Child, line: &Line, until: Instant) -> io::Result<Self> {
         let out = child.stdout.take().map(heard).transpose()?;
         let err = child.stderr.take().map(heard).transpose()?;
         let status = loop {
             if let Some(status) = child.try_wait()? {
                 break status;
+            }
+            if line.is_over() {
+                return Err(called_back());
             }
             if Instant::now() >= until {
                 return Err(io::ErrorKind::TimedOut.into());

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use ring::digest;
 use serde::Deserialize;
 
-use super::{Credentials, ObjectError, Service, time, token};
+use super::{Credentials, Giver, Line, ObjectError, Service, time, token};
 use crate::objects::StoreSettings;
 use crate::objects::sign::{hex, query};
 
@@ -64,6 +64,7 @@ impl SignIn {
     pub(super) fn key(
         &self,
         settings: &StoreSettings,
+        line: &Line,
         until: Instant,
     ) -> Result<Credentials, ObjectError> {
         let until = until.min(Instant::now() + PATIENCE);
@@ -84,7 +85,7 @@ impl SignIn {
         }
         let usual = format!("https://portal.sso.{}.amazonaws.com", self.region);
         let base = self.endpoint.as_deref().unwrap_or(&usual);
-        let service = Service::afar(base.trim_end_matches('/'), settings)?;
+        let service = Service::afar(base.trim_end_matches('/'), Giver::SignIn, line, settings)?;
         let whom = query(&[("account_id", &self.account), ("role_name", &self.role)]);
         let path = format!("/federation/credentials?{whom}");
         let with = ("x-amz-sso_bearer_token", kept.access_token.as_str());

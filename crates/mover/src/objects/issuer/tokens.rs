@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use super::{Credentials, ObjectError, Service, time};
+use super::{Credentials, Giver, Line, ObjectError, Service, time};
 use crate::objects::StoreSettings;
 use crate::objects::answer::{child, parsed};
 use crate::objects::sign::query;
@@ -27,16 +27,24 @@ pub(super) fn endpoint_in(region: Option<&str>) -> String {
     }
 }
 
-/// Asks the service at an endpoint for a key.
-pub(super) fn key(
-    endpoint: &str,
+/// The service at an endpoint.
+pub(super) fn service<'s>(
+    endpoint: &'s str,
+    by: Giver,
+    line: &'s Line,
     settings: &StoreSettings,
+) -> Result<Service<'s>, ObjectError> {
+    Service::afar(endpoint.trim_end_matches('/'), by, line, settings)
+}
+
+/// Asks the service for a key.
+pub(super) fn key(
+    service: &Service<'_>,
     (action, parameters): (&str, &[(&str, &str)]),
     headers: Headers<'_>,
     until: Instant,
 ) -> Result<Credentials, ObjectError> {
     let until = until.min(Instant::now() + PATIENCE);
-    let service = Service::afar(endpoint.trim_end_matches('/'), settings)?;
     let mut all = vec![("Action", action), ("Version", VERSION)];
     all.extend(parameters);
     let body = query(&all);
@@ -51,7 +59,8 @@ pub(super) fn key(
             Ok((status, _)) => *status >= 500,
             Err(_) => true,
         };
-        if !unwell || tries >= AGAIN || until <= Instant::now() + WAIT {
+        let late = until <= Instant::now() + WAIT;
+        if !unwell || tries >= AGAIN || late || service.call.is_over() {
             break said?;
         }
         tries += 1;

@@ -4,7 +4,7 @@
 use std::path::PathBuf;
 use std::time::Instant;
 
-use super::{Credentials, ObjectError, token, tokens};
+use super::{Credentials, Giver, Line, ObjectError, token, tokens};
 use crate::objects::StoreSettings;
 
 /// A role, and the token that it is taken on with.
@@ -29,6 +29,7 @@ impl WebIdentity {
     pub(super) fn key(
         &self,
         settings: &StoreSettings,
+        line: &Line,
         until: Instant,
     ) -> Result<Credentials, ObjectError> {
         let token = token(&self.token_file)?;
@@ -37,7 +38,8 @@ impl WebIdentity {
             ("RoleSessionName", &self.session),
             ("WebIdentityToken", &token),
         ];
+        let service = tokens::service(&self.endpoint, Giver::WebIdentity, line, settings)?;
         let asked = ("AssumeRoleWithWebIdentity", &parameters[..]);
-        tokens::key(&self.endpoint, settings, asked, &|_| Vec::new(), until)
+        tokens::key(&service, asked, &|_| Vec::new(), until)
     }
 }
