@@ -82,12 +82,19 @@ impl FreshMemory {
 
     /// Has the kernel give a part of host memory its pages now, of the size that has proved cheaper.
     pub(crate) fn fill(&self, target: &Target) {
+        self.fill_by(target, Target::prefault);
+    }
+
+    fn fill_by(&self, target: &Target, prefault: impl FnOnce(&Target)) {
         let huge = self.take_huge();
-        target.take_pages(huge);
+        let size = target.take_pages(huge);
         let before = usage::this_thread().total();
-        target.prefault();
+        prefault(target);
         let seconds = usage::this_thread().total() - before;
-        self.took(huge, target.len() as u64, seconds);
+        // What another thread changed meanwhile came in pages of both sizes.
+        if target.page_changes() == size {
+            self.took(huge, target.len() as u64, seconds);
+        }
     }
 
     /// The measured rate of huge pages, when it is slow and enough was measured.
@@ -216,6 +223,24 @@ mod tests {
         assert_eq!((mappings(), whole.there()), (1, 2 * HUGE_PAGE));
         after(&[], &[]).fill(&whole);
         assert_eq!((mappings(), whole.there()), (1, PARTS * HUGE_PAGE));
+    }
+
+    #[test]
+    fn what_came_in_pages_of_two_sizes_counts_for_neither() {
+        let memory = Memory::host(HUGE_PAGE, None).expect("2 MB");
+        let target = memory.target(0..HUGE_PAGE);
+        let fresh = FreshMemory::default();
+        let booked = || [&fresh.huge, &fresh.small].map(|spent| FreshMemory::spent(spent).bytes);
+        fresh.fill_by(&target, |target| {
+            target.take_pages(false);
+        });
+        assert_eq!(booked(), [0, 0]);
+        fresh.fill_by(&target, |_| {});
+        assert_eq!(
+            booked(),
+            [HUGE_PAGE as u64, 0],
+            "huge again, and nobody changed it"
+        );
     }
 
     #[test]

@@ -19,8 +19,10 @@ use crowfly_route::units::{NumaNode, PciAddress};
 use rustix::mm::{Advice, MapFlags, ProtFlags};
 
 use crate::fabric::Backing;
+use pages::{Changes, Pages};
 
 mod heap;
+mod pages;
 mod region;
 mod relay;
 
@@ -119,8 +121,7 @@ pub(crate) struct Memory {
     kind: MemoryKind,
     /// Whether pages of a file were laid over part of it.
     follows_file: AtomicBool,
-    /// Whether the pages that come next are to be small, whatever the kind says.
-    small: AtomicBool,
+    pages: Pages,
     owner: Owner,
 }
 
@@ -210,7 +211,7 @@ impl Memory {
                 huge: huge.is_ok(),
             },
             follows_file: AtomicBool::new(false),
-            small: AtomicBool::new(false),
+            pages: Pages::default(),
             owner: Owner::Mapping(None),
         }))
     }
@@ -249,7 +250,7 @@ impl Memory {
             len: rounded,
             kind: MemoryKind::Peer(address),
             follows_file: AtomicBool::new(false),
-            small: AtomicBool::new(false),
+            pages: Pages::default(),
             owner: Owner::Mapping(Some(fd)),
         }))
     }
@@ -269,7 +270,7 @@ impl Memory {
             len: memory.len(),
             kind: MemoryKind::Gpu(gpu),
             follows_file: AtomicBool::new(false),
-            small: AtomicBool::new(false),
+            pages: Pages::default(),
             owner: Owner::Gpu(memory),
         }))
     }
@@ -294,7 +295,7 @@ impl Memory {
             len: backing.len(),
             kind: MemoryKind::Host { numa, huge: false },
             follows_file: AtomicBool::new(false),
-            small: AtomicBool::new(false),
+            pages: Pages::default(),
             owner: Owner::Fabric(Arc::clone(backing)),
         }))
     }
@@ -486,17 +487,21 @@ impl Target {
 
     /// Has the memory that this is a part of made of huge or of small pages where it has none yet. Advice for a part
     /// alone would cut the mapping in two, and each such call waits for the threads that take pages at the time.
-    pub(crate) fn take_pages(&self, huge: bool) {
-        let (memory, small) = (&self.memory, !huge);
-        if memory.small.swap(small, Ordering::Relaxed) == small {
-            return;
-        }
+    pub(crate) fn take_pages(&self, huge: bool) -> Changes {
+        let memory = &self.memory;
         let advice = match huge {
             true => Advice::LinuxHugepage,
             false => Advice::LinuxNoHugepage,
         };
-        // SAFETY: advice on our own mapping; it changes no contents.
-        let _ = unsafe { rustix::mm::madvise(memory.base.as_ptr().cast(), memory.len, advice) };
+        memory.pages.take(!huge, || {
+            // SAFETY: advice on our own mapping; it changes no contents.
+            let _ = unsafe { rustix::mm::madvise(memory.base.as_ptr().cast(), memory.len, advice) };
+        })
+    }
+
+    /// How often the size of this memory's pages has changed.
+    pub(crate) fn page_changes(&self) -> Changes {
+        self.memory.pages.changes()
     }
 
     /// Reads from the file into this part by a kernel copy.
