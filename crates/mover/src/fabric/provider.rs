@@ -45,6 +45,8 @@ pub use super::wait::Wait;
 
 /// The longest message by which two endpoints find each other.
 pub const MAX_ENDPOINT: usize = 4096;
+/// The longest account of what came by a closed link.
+pub const MAX_TALLY: usize = 2 * MAX_ENDPOINT;
 
 /// Which end of a connection this process is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -458,7 +460,7 @@ pub trait Link: Send + Sync {
     }
 
     /// Of a closed link, what came by it in all, for [`Link::landed`] of the peer's end: nothing comes by it
-    /// any more. [`MAX_ENDPOINT`] bytes at most; `None` where that cannot be said.
+    /// any more. [`MAX_TALLY`] bytes at most; `None` where that cannot be said.
     fn tally(&self) -> Option<Vec<u8>> {
         None
     }

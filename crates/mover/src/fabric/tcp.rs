@@ -102,6 +102,14 @@ impl TcpLink {
         Some(known)
     }
 
+    /// Which of the streams this is.
+    fn stream(&self, conn: &Arc<Conn>) -> usize {
+        let mut conns = self.conns.iter();
+        conns
+            .position(|known| Arc::ptr_eq(known, conn))
+            .unwrap_or(0)
+    }
+
     /// One op fewer is under way by a stream.
     fn rests(&self, conn: usize) {
         if let Some(busy) = self.busy.get(conn) {
@@ -297,7 +305,7 @@ impl Handler for TcpLink {
                 if status == Status::Done {
                     let count = || counted(&self.events, incoming.imm);
                     let counted = match incoming.imm.is_some() && header.payload > 0 {
-                        true => self.values.come(header.op, count),
+                        true => self.values.come(self.stream(conn), header.op, count),
                         false => Some(count()),
                     };
                     // The other end hears of a closed link what came by it.
@@ -394,11 +402,13 @@ impl Link for TcpLink {
 
     fn post(&self, op: Op) -> Result<Posted, Refusal> {
         let gone = || Refusal::Failed(OpError::Op(FabricError::Deregistered));
-        let least = self
-            .conns
-            .iter()
-            .enumerate()
-            .min_by_key(|(_, conn)| conn.queued());
+        // The other end remembers as many values of each stream as ops may be under way by it.
+        let is_full = |(index, _): &(usize, &Arc<Conn>)| {
+            let busy = self.busy.get(*index);
+            busy.is_some_and(|busy| busy.load(Ordering::Relaxed) >= OPS_PER_STREAM)
+        };
+        let conns = self.conns.iter().enumerate();
+        let least = conns.min_by_key(|known| (is_full(known), known.1.queued()));
         let Some((index, conn)) = least else {
             return Err(Refusal::Failed(OpError::Rail("it has no streams".into())));
         };

@@ -18,9 +18,7 @@ use crate::fabric::conn::Frame;
 use crate::fabric::fields::{Reader, Writer};
 use crate::fabric::hello::MAX_RAILS;
 use crate::fabric::nics::{Nearness, Nic};
-use crate::fabric::provider::{
-    Endpoint, Events, Joining, Link, MAX_ENDPOINT, Meeting, RailId, Role,
-};
+use crate::fabric::provider::{Endpoint, Events, Joining, Link, MAX_TALLY, Meeting, RailId, Role};
 use crate::fabric::rail::Rail;
 use crate::fabric::wire::{Kind, Violation};
 
@@ -125,7 +123,7 @@ impl Part {
             1 => true,
             _ => return None,
         };
-        let endpoint = fields.bytes(MAX_ENDPOINT)?.to_vec();
+        let endpoint = fields.bytes(MAX_TALLY)?.to_vec();
         fields.is_done().then_some(Self {
             rail,
             well,

@@ -30,10 +30,11 @@ impl Events for Closing {
     fn down(&self, _: RailId, _: String) {}
 }
 
-/// A link with these streams, by each of which so many ops are under way.
+/// A link with these streams, or none, and one on which so many ops are under way.
 fn link(conns: Vec<Arc<Conn>>, under_way: usize, events: Weak<dyn Events>) -> Arc<TcpLink> {
+    let streams = conns.len().max(1);
     Arc::new(TcpLink {
-        busy: vec![AtomicUsize::new(under_way)],
+        busy: (0..streams).map(|_| AtomicUsize::new(under_way)).collect(),
         conns,
         nic: "lo".into(),
         port: InterfacePort::of("lo"),
@@ -89,13 +90,34 @@ fn an_op_stays_in_doubt_until_the_engine_knows_its_end_and_ends_once() {
     assert!(link.pending().is_empty());
 }
 
+/// A stream, and its other end.
+fn stream() -> (Arc<Conn>, UnixStream) {
+    let (here, there) = UnixStream::pair().expect("a pair");
+    here.set_nonblocking(true).expect("non-blocking");
+    let socket = Socket::accepted(here.into());
+    let (sending, hearing) = (Lane::new([1; 32]), Lane::new([2; 32]));
+    (Conn::new(socket, true, sending, hearing), there)
+}
+
+#[test]
+fn no_more_ops_are_under_way_by_a_stream_than_the_other_end_remembers_values_of_it() {
+    let streams: Vec<_> = (0..3).map(|_| stream()).collect();
+    let conns = streams.iter().map(|(conn, _)| Arc::clone(conn)).collect();
+    let link = link(conns, 0, Weak::<Closing>::new());
+    for id in 1..=link.limits().ops as u64 {
+        link.post(value(id)).expect("there is room");
+        // It is sent at once, so that all of them have nothing to do.
+        link.posted();
+        assert!(link.conns.iter().all(|conn| conn.queued() == 0));
+    }
+    let busy = link.busy.iter().map(|busy| busy.load(Ordering::Relaxed));
+    assert!(busy.eq([OPS_PER_STREAM; 3]));
+}
+
 #[test]
 fn given_a_link_that_closes_while_ops_are_posted_then_it_holds_none_of_them() {
     for _ in 0..4000 {
-        let (here, _there) = UnixStream::pair().expect("a pair");
-        here.set_nonblocking(true).expect("non-blocking");
-        let socket = Socket::accepted(here.into());
-        let conn = Conn::new(socket, true, Lane::new([1; 32]), Lane::new([2; 32]));
+        let (conn, _there) = stream();
         let link = link(vec![conn], 0, Weak::<Closing>::new());
         std::thread::scope(|scope| {
             scope.spawn(|| (1..).find(|id| link.post(value(*id)).is_err()));

@@ -10,23 +10,23 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use super::{OPS_PER_STREAM, Op};
 use crate::fabric::fields::{Reader, Writer};
 use crate::fabric::gate::Gate;
-use crate::fabric::provider::{MAX_ENDPOINT, OpId};
+use crate::fabric::provider::{MAX_TALLY, OpId};
 use crate::fabric::stash::MAX_STREAMS;
 
-/// The last values that are remembered: as many as ops can be in flight, save one where a link has as many streams
-/// as it can have, and then its number tells it.
-const MAX_TOLD: usize = {
-    let room = (MAX_ENDPOINT - size_of::<u16>()) / size_of::<u64>();
-    let most = OPS_PER_STREAM * MAX_STREAMS;
-    if room < most { room } else { most }
-};
+/// The last values of a stream that are remembered: as many as ops can be in flight by it. Those of one stream end
+/// in the order in which they came, and one that is stuck loses none to others.
+const MAX_KEPT: usize = OPS_PER_STREAM;
+/// The values that a tally has at most.
+const MAX_TOLD: usize = MAX_KEPT * MAX_STREAMS;
+const _: () = assert!(size_of::<u16>() + MAX_TOLD * size_of::<u64>() <= MAX_TALLY);
 
 /// The values of one link's ops.
 #[derive(Default)]
 pub(super) struct Values {
     /// Closed with the link: nothing is counted any more that it does not tell.
     gate: Gate,
-    came: Mutex<VecDeque<u64>>,
+    /// By stream.
+    came: Mutex<[VecDeque<u64>; MAX_STREAMS]>,
     doubted: Mutex<HashSet<OpId>>,
 }
 
@@ -35,14 +35,18 @@ fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Values {
-    /// Counts the value that came with a peer's op; answers whether it could be, and `None` when the link was
-    /// closed first.
-    pub(super) fn come(&self, op: u64, count: impl FnOnce() -> bool) -> Option<bool> {
+    /// Counts the value that came with a peer's op by a stream; answers whether it could be, and `None` when the
+    /// link was closed first.
+    pub(super) fn come(
+        &self,
+        stream: usize,
+        op: u64,
+        count: impl FnOnce() -> bool,
+    ) -> Option<bool> {
         let _open = self.gate.enter()?;
         let counted = count();
-        if counted {
-            let mut came = locked(&self.came);
-            if came.len() >= MAX_TOLD {
+        if counted && let Some(came) = locked(&self.came).get_mut(stream) {
+            if came.len() >= MAX_KEPT {
                 came.pop_front();
             }
             came.push_back(op);
@@ -72,8 +76,9 @@ impl Values {
         }
         let came = locked(&self.came);
         let mut out = Writer::default();
-        out.u16(u16::try_from(came.len()).ok()?);
-        for op in came.iter() {
+        let count = came.iter().map(VecDeque::len).sum::<usize>();
+        out.u16(u16::try_from(count).ok()?);
+        for op in came.iter().flatten() {
             out.u64(*op);
         }
         Some(out.finish())
@@ -103,11 +108,15 @@ mod tests {
     #[test]
     fn what_came_is_told_once_the_link_is_closed_and_nothing_comes_after_that() {
         let values = Values::default();
-        assert_eq!(values.come(7, || true), Some(true));
-        assert_eq!(values.come(8, || false), Some(false), "it was not counted");
+        assert_eq!(values.come(0, 7, || true), Some(true));
+        assert_eq!(
+            values.come(0, 8, || false),
+            Some(false),
+            "it was not counted"
+        );
         assert_eq!(values.tally(), None, "more may come");
         values.close();
-        assert_eq!(values.come(9, || panic!("it is closed")), None);
+        assert_eq!(values.come(0, 9, || panic!("it is closed")), None);
         let tally = values.tally().expect("closed");
         let landed = |op| Values::landed(OpId(op), &tally);
         assert_eq!(
@@ -117,16 +126,22 @@ mod tests {
     }
 
     #[test]
-    fn the_tally_of_very_many_has_the_last_ones_and_fits() {
+    fn the_tally_of_very_many_has_the_last_ones_of_each_stream_and_fits() {
         let values = Values::default();
-        for op in 0..2_000 {
-            values.come(op, || true);
+        let comes = |stream, op| assert_eq!(values.come(stream, op, || true), Some(true));
+        // A stream that is stuck, while all others go on.
+        comes(0, 1);
+        for op in 2..20_000 {
+            comes(1 + op as usize % (MAX_STREAMS - 1), op);
         }
         values.close();
         let tally = values.tally().expect("closed");
-        assert!(tally.len() <= MAX_ENDPOINT);
-        assert_eq!(Values::landed(OpId(1_999), &tally), Some(true));
-        assert_eq!(Values::landed(OpId(0), &tally), Some(false));
+        assert!(tally.len() <= MAX_TALLY);
+        let landed = |op| Values::landed(OpId(op), &tally);
+        assert_eq!(landed(1), Some(true), "it was lost to the others");
+        let last = 20_000 - ((MAX_STREAMS - 1) * MAX_KEPT) as u64;
+        assert!((last..20_000).all(|op| landed(op) == Some(true)));
+        assert_eq!(landed(2), Some(false));
     }
 
     proptest! {
