@@ -56,6 +56,7 @@ mod turns;
 pub mod verbs;
 mod vigil;
 mod wait;
+mod waking;
 mod whom;
 mod wire;
 

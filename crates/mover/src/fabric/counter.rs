@@ -13,6 +13,7 @@ use super::conn::send_kept_back;
 use super::error::FabricError;
 use super::provider::Imm;
 use super::wait::{Bystander, Kick, Wait};
+use super::waking;
 
 /// The most different values that are counted at one time; a peer cannot make this process
 /// remember more.
@@ -56,7 +57,7 @@ impl Counters {
         state.kicks.iter().for_each(|kick| kick.wake());
         drop(state);
         self.changed.notify_all();
-        wakers.into_iter().for_each(Waker::wake);
+        wakers.into_iter().for_each(waking::wake);
         true
     }
 
@@ -82,7 +83,7 @@ impl Counters {
         state.kicks.iter().for_each(|kick| kick.wake());
         drop(state);
         self.changed.notify_all();
-        wakers.into_iter().for_each(Waker::wake);
+        wakers.into_iter().for_each(waking::wake);
     }
 }
 

@@ -38,6 +38,7 @@ use super::stash::Stash;
 use super::tcp::Sockets;
 use super::totals::Totals;
 use super::wait::{Bystander, Wait};
+use super::waking::is_waking;
 use super::whom::Whom;
 use crate::entrance::{Entrance, Next};
 use crate::strangers::Strangers;
@@ -79,6 +80,8 @@ struct Core {
     counters: Arc<Counters>,
     sessions: Sessions,
     stop: AtomicBool,
+    /// Threads of a fabric that was dropped by a waker: whoever keeps the time ends it.
+    left_to_clock: Mutex<Option<Vec<JoinHandle<()>>>>,
     pending: Arc<Strangers>,
     entrance: Entrance,
     unaccepted: SyncSender<Peer>,
@@ -171,6 +174,7 @@ impl Fabric {
             counters: Arc::default(),
             sessions: Sessions::default(),
             stop: AtomicBool::new(false),
+            left_to_clock: Mutex::default(),
             pending: Strangers::new(MAX_PENDING),
             entrance: Entrance::default(),
             unaccepted,
@@ -444,16 +448,15 @@ impl Fabric {
 
 impl Drop for Fabric {
     fn drop(&mut self) {
+        let threads = std::mem::take(&mut self.threads);
+        if !is_waking() {
+            self.core.stop.store(true, Ordering::Release);
+            return self.core.end(threads);
+        }
+        // A thread of its own has woken whoever drops it, and would wait for itself.
+        let left = self.core.left_to_clock.lock();
+        *left.unwrap_or_else(PoisonError::into_inner) = Some(threads);
         self.core.stop.store(true, Ordering::Release);
-        for session in self.core.sessions.all() {
-            session.say_goodbye();
-        }
-        self.core.counters.close();
-        for thread in self.threads.drain(..) {
-            let _ = thread.join();
-        }
-        self.core.copier.stop();
-        self.core.reactor.stop();
     }
 }
 
@@ -475,6 +478,26 @@ impl Core {
                 session.tick();
             }
         }
+        let left = self.left_to_clock.lock();
+        let left = left.unwrap_or_else(PoisonError::into_inner).take();
+        if let Some(threads) = left {
+            self.end(threads);
+        }
+    }
+
+    /// Ends all connections and threads, save the one that calls.
+    fn end(&self, threads: Vec<JoinHandle<()>>) {
+        for session in self.sessions.all() {
+            session.say_goodbye();
+        }
+        self.counters.close();
+        for thread in threads {
+            if thread.thread().id() != std::thread::current().id() {
+                let _ = thread.join();
+            }
+        }
+        self.copier.stop();
+        self.reactor.stop();
     }
 
     /// Accepts connections; the handshakes happen in threads of their own, of which there are few.

@@ -496,7 +496,7 @@ impl Link for TcpLink {
         for conn in &self.conns {
             conn.close();
         }
-        // Waits for values that are just being counted, and for whoever is woken by them, who may post.
+        // Waits for values that are just being counted.
         self.values.close();
         let mut pending = self.pending();
         self.values.doubt(pending.values().map(|known| &known.op));

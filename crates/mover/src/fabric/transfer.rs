@@ -17,6 +17,7 @@ use super::error::FabricError;
 use super::identity::Incarnation;
 use super::provider::FlightId;
 use super::wait::{Kick, Wait};
+use super::waking;
 
 /// The bytes that went by one NIC.
 #[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]
@@ -246,7 +247,7 @@ impl<T> Slot<T> {
             kick.wake();
         }
         if let Some(waker) = waker {
-            waker.wake();
+            waking::wake(waker);
         }
     }
 }

@@ -12,6 +12,7 @@ use crate::fabric::fields::{Reader, Writer};
 use crate::fabric::gate::Gate;
 use crate::fabric::provider::{MAX_TALLY, OpId};
 use crate::fabric::stash::MAX_STREAMS;
+use crate::fabric::waking::hold;
 
 /// The last values of a stream that are remembered: as many as ops can be in flight by it. Those of one stream end
 /// in the order in which they came, and one that is stuck loses none to others.
@@ -43,6 +44,8 @@ impl Values {
         op: u64,
         count: impl FnOnce() -> bool,
     ) -> Option<bool> {
+        // Whoever is woken by it may post, or close this very link.
+        let _woken_later = hold();
         let _open = self.gate.enter()?;
         let counted = count();
         if counted && let Some(came) = locked(&self.came).get_mut(stream) {
