@@ -1,7 +1,7 @@
 //! What this process shares with one peer: rails, transfers, messages, barriers, and the control
 //! connection whose silence tells that the peer is gone.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
 use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
@@ -21,40 +21,24 @@ use super::provider::{Events, FlightId, Imm, Link, OpError, OpId, RailId};
 use super::region::RegionCore;
 use super::regions::Regions;
 use super::scheduler::Scheduler;
-use super::totals::{PeerTotals, Sums, Totals};
-use super::transfer::{Canceller, Slot, Transfer};
-use super::wire::{Header, Kind, MAX_MESSAGE, Status, Violation};
+use super::wire::{Header, Kind, Violation};
 
 mod checking;
 mod hearing;
+mod known;
+mod mail;
 mod mending;
 
 pub use checking::MAX_CHECKED_RUNS;
+pub(crate) use known::Sessions;
+pub(crate) use mail::Mailbox;
+pub use mail::{MAX_INBOX, MAX_SENDING};
 pub(crate) use mending::{Makings, Met};
 
-/// Messages that wait to be received; a peer that sends more is told that the queue is full.
-pub const MAX_INBOX: usize = 1024;
-/// Messages under way to one peer.
-pub const MAX_SENDING: usize = 1024;
 /// Why a peer is gone that took its leave.
 const GOODBYE: &str = "it ended the connection";
 /// Barriers that a peer may have reached ahead of this process.
 const MAX_BARRIERS: usize = 1024;
-
-struct Waiting<T> {
-    slot: Arc<Slot<T>>,
-    id: u64,
-    deadline: Duration,
-    allowed: Duration,
-}
-
-#[derive(Default)]
-struct Mail {
-    inbox: VecDeque<Vec<u8>>,
-    receivers: VecDeque<Waiting<Vec<u8>>>,
-    senders: Vec<Waiting<()>>,
-    next: u64,
-}
 
 /// What all sessions of a fabric share.
 #[derive(Clone)]
@@ -64,15 +48,6 @@ pub(crate) struct Parts {
     pub regions: Arc<Regions>,
     pub started: Instant,
     pub silence: Duration,
-}
-
-/// Who takes a peer's messages as they come, instead of [`Session::receive`].
-pub(crate) trait Mailbox: Send + Sync {
-    /// A message came. Called by threads that move bytes: it must not block.
-    fn message(&self, from: Incarnation, bytes: &[u8]);
-
-    /// The peer is gone, `orderly` when it said so itself; may be told more than once.
-    fn lost(&self, from: Incarnation, why: &str, orderly: bool);
 }
 
 /// What this process shares with one peer.
@@ -97,7 +72,7 @@ pub(crate) struct Session {
     pub canceller: Arc<checking::Both>,
     copier: Arc<Copier>,
     regions: Arc<Regions>,
-    mail: Mutex<Mail>,
+    mail: Mutex<mail::Mail>,
     barriers: Mutex<BTreeMap<u64, u64>>,
     reached: Condvar,
     seen: Mutex<Seen>,
@@ -210,46 +185,10 @@ impl Session {
     /// Ends everything that needs the control connection.
     fn end_talk(&self, error: &FabricError) {
         self.lose_checks(error);
-        let (receivers, senders) = {
-            let mut mail = locked(&self.mail);
-            (
-                std::mem::take(&mut mail.receivers),
-                std::mem::take(&mut mail.senders),
-            )
-        };
-        receivers
-            .iter()
-            .for_each(|waiting| waiting.slot.put(Err(error.clone())));
-        senders
-            .iter()
-            .for_each(|waiting| waiting.slot.put(Err(error.clone())));
+        self.lose_mail(error);
         self.reached.notify_all();
         if let (Some(mailbox), FabricError::PeerLost { why, .. }) = (self.mailbox(), error) {
             mailbox.lost(self.peer, why, why == GOODBYE);
-        }
-    }
-
-    fn mailbox(&self) -> Option<Arc<dyn Mailbox>> {
-        self.mailbox.get()?.upgrade()
-    }
-
-    /// Has all messages that nobody received yet, and those to come, delivered there, and the end
-    /// told. A message that comes just now may be delivered before those that wait. Only the first
-    /// mailbox counts.
-    pub(crate) fn deliver_to(&self, mailbox: Weak<dyn Mailbox>) {
-        let waiting = {
-            let mut mail = locked(&self.mail);
-            let first = self.mailbox.set(mailbox).is_ok();
-            first.then(|| std::mem::take(&mut mail.inbox))
-        };
-        let Some(mailbox) = self.mailbox() else {
-            return;
-        };
-        for message in waiting.unwrap_or_default() {
-            mailbox.message(self.peer, &message);
-        }
-        if let Some(FabricError::PeerLost { why, .. }) = self.lost() {
-            mailbox.lost(self.peer, &why, why == GOODBYE);
         }
     }
 
@@ -282,103 +221,12 @@ impl Session {
         self.listen(now);
     }
 
-    fn overdue_mail(&self, now: Duration) {
-        let (receivers, senders) = {
-            let mut mail = locked(&self.mail);
-            let late: Vec<_> = mail
-                .senders
-                .extract_if(.., |waiting| waiting.deadline <= now)
-                .collect();
-            let (overdue, rest): (VecDeque<_>, VecDeque<_>) = std::mem::take(&mut mail.receivers)
-                .into_iter()
-                .partition(|waiting| waiting.deadline <= now);
-            mail.receivers = rest;
-            (overdue, late)
-        };
-        for waiting in receivers {
-            let (what, after) = ("the arrival of a message", waiting.allowed);
-            waiting.slot.put(Err(FabricError::Deadline { what, after }));
-        }
-        for waiting in senders {
-            let (what, after) = ("the delivery of a message", waiting.allowed);
-            waiting.slot.put(Err(FabricError::Deadline { what, after }));
-        }
-    }
-
     fn lost(&self) -> Option<FabricError> {
         let lost = self.scheduler.is_lost().map(|why| FabricError::PeerLost {
             peer: self.peer,
             why,
         });
         lost.or_else(|| self.deaf())
-    }
-
-    /// Sends a message; done when it is in the peer's queue.
-    pub(crate) fn send(&self, bytes: &[u8], allowed: Duration) -> Transfer<()> {
-        let slot = Arc::new(Slot::default());
-        let mut mail = locked(&self.mail);
-        mail.next += 1;
-        let id = mail.next;
-        let refused = if bytes.len() > MAX_MESSAGE {
-            Some(FabricError::MessageTooLong {
-                bytes: bytes.len(),
-                limit: MAX_MESSAGE,
-            })
-        } else if mail.senders.len() >= MAX_SENDING {
-            Some(FabricError::QueueFull {
-                what: "messages under way",
-                limit: MAX_SENDING,
-            })
-        } else {
-            self.lost()
-        };
-        match refused {
-            Some(error) => slot.put(Err(error)),
-            None => mail.senders.push(Waiting {
-                slot: Arc::clone(&slot),
-                id,
-                deadline: self.now().saturating_add(allowed),
-                allowed,
-            }),
-        }
-        drop(mail);
-        if !slot.is_put() {
-            self.tell(Frame::new(Kind::Message, id, bytes.to_vec()));
-        }
-        self.handle(slot, id)
-    }
-
-    /// Receives the next message.
-    pub(crate) fn receive(&self, allowed: Duration) -> Transfer<Vec<u8>> {
-        let slot = Arc::new(Slot::default());
-        let mut mail = locked(&self.mail);
-        mail.next += 1;
-        let id = mail.next;
-        if let Some(message) = mail.inbox.pop_front() {
-            slot.put(Ok(message));
-        } else if let Some(error) = self.lost() {
-            slot.put(Err(error));
-        } else {
-            mail.receivers.push_back(Waiting {
-                slot: Arc::clone(&slot),
-                id,
-                deadline: self.now().saturating_add(allowed),
-                allowed,
-            });
-        }
-        drop(mail);
-        self.handle(slot, id)
-    }
-
-    fn handle<T>(&self, slot: Arc<Slot<T>>, id: u64) -> Transfer<T> {
-        let canceller: Weak<dyn Canceller> = match self.this.upgrade() {
-            Some(this) => {
-                let mailman: Arc<dyn Canceller> = this;
-                Arc::downgrade(&mailman)
-            }
-            None => Weak::<Self>::new(),
-        };
-        Transfer::new(slot, canceller, FlightId(id))
     }
 
     /// Tells the peer that this process has reached a barrier.
@@ -418,73 +266,6 @@ impl Session {
             let waited = self.reached.wait_timeout(barriers, left);
             barriers = waited.unwrap_or_else(PoisonError::into_inner).0;
         }
-    }
-
-    fn message(&self, conn: &Conn, id: u64, bytes: &[u8]) {
-        // It may tell of bytes that a NIC wrote.
-        self.regions.make_visible();
-        let mut mail = locked(&self.mail);
-        if let Some(mailbox) = self.mailbox() {
-            drop(mail);
-            conn.send(Frame::answer(id, Status::Done));
-            mailbox.message(self.peer, bytes);
-            return;
-        }
-        let receiver = mail.receivers.pop_front();
-        let status = match &receiver {
-            Some(_) => Status::Done,
-            None if mail.inbox.len() >= MAX_INBOX => Status::QueueFull,
-            None => {
-                mail.inbox.push_back(bytes.to_vec());
-                Status::Done
-            }
-        };
-        drop(mail);
-        // The answer first: whoever receives the message may end the connection at once.
-        conn.send(Frame::answer(id, status));
-        if let Some(receiver) = receiver {
-            receiver.slot.put(Ok(bytes.to_vec()));
-        }
-    }
-
-    fn answered(&self, id: u64, status: u8) {
-        let sender = {
-            let mut mail = locked(&self.mail);
-            let found = mail.senders.iter().position(|waiting| waiting.id == id);
-            found.map(|at| mail.senders.swap_remove(at))
-        };
-        if let Some(sender) = sender {
-            let status = Status::of(status).unwrap_or(Status::NotAllowed);
-            sender.slot.put(match status {
-                Status::Done => Ok(()),
-                _ => Err(FabricError::QueueFull {
-                    what: "messages at the peer",
-                    limit: MAX_INBOX,
-                }),
-            });
-        }
-    }
-}
-
-impl Canceller for Session {
-    /// Ends the wait for a message, or for a message's delivery.
-    fn cancel(&self, id: FlightId) {
-        let (receivers, senders) = {
-            let mut mail = locked(&self.mail);
-            let mine = |waiting: u64| waiting == id.0;
-            let (receivers, rest): (VecDeque<_>, VecDeque<_>) = std::mem::take(&mut mail.receivers)
-                .into_iter()
-                .partition(|waiting| mine(waiting.id));
-            mail.receivers = rest;
-            let senders: Vec<_> = mail.senders.extract_if(.., |w| mine(w.id)).collect();
-            (receivers, senders)
-        };
-        receivers
-            .iter()
-            .for_each(|w| w.slot.put(Err(FabricError::Cancelled)));
-        senders
-            .iter()
-            .for_each(|w| w.slot.put(Err(FabricError::Cancelled)));
     }
 }
 
@@ -550,52 +331,5 @@ impl Handler for Session {
 
     fn broken(&self, why: String) {
         self.control_ended(&why);
-    }
-}
-
-/// All sessions of a fabric.
-#[derive(Default)]
-pub(crate) struct Sessions(Mutex<Known>);
-
-#[derive(Default)]
-struct Known {
-    sessions: Vec<Arc<Session>>,
-    /// What went to and from those that were forgotten.
-    past: Sums,
-}
-
-impl Sessions {
-    pub(crate) fn all(&self) -> Vec<Arc<Session>> {
-        locked(&self.0).sessions.clone()
-    }
-
-    /// Keeps a session, and forgets those that have ended and whose peers have given all memory back.
-    pub(crate) fn insert(&self, session: &Arc<Session>) {
-        let Known { sessions, past } = &mut *locked(&self.0);
-        let ended =
-            |session: &mut Arc<Session>| session.scheduler.is_lost().is_some() && !session.lends();
-        for ended in sessions.extract_if(.., ended) {
-            past.add(&ended.scheduler.report());
-        }
-        sessions.push(Arc::clone(session));
-    }
-
-    /// What went where.
-    pub(crate) fn totals(&self) -> Totals {
-        let known = locked(&self.0);
-        let peers = known.sessions.iter().map(|session| PeerTotals {
-            peer: session.peer,
-            address: session.address.clone(),
-            lost: session.scheduler.is_lost(),
-            under_way: session.scheduler.under_way(),
-            rails: session.scheduler.report(),
-        });
-        known.past.clone().with(peers.collect(), |path, nic| {
-            let mut links = known.sessions.iter().filter_map(|s| s.link_by(path, nic));
-            let looked = links.next().map(|link| link.port_counters());
-            looked
-                .unwrap_or_else(|| Err("no rail to a peer goes by it now".into()))
-                .into()
-        })
     }
 }
