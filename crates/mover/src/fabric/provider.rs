@@ -452,6 +452,20 @@ pub trait Link: Send + Sync {
     /// to give back what was posted; the engine holds no lock meanwhile.
     fn close(&self);
 
+    /// How long after it was closed bytes of it may still come to the peer's memory, whatever the peer does;
+    /// `None` where they may for as long as the peer's end is open.
+    fn lingers(&self) -> Option<Duration> {
+        None
+    }
+
+    /// Whether [`Link::say`] reaches the peer for as long as the link works.
+    fn takes_word(&self) -> bool {
+        false
+    }
+
+    /// Says something to the engine at the other end ([`Events::word`]), beside the bytes.
+    fn say(&self, _word: Vec<u8>) {}
+
     /// Whether an op has failed, or was in flight when the link was closed, and its value may have been
     /// counted by the peer all the same. Where the receiver tells a repeated value from a new one, that is so
     /// only of one that has bytes with it, which would be written again.
@@ -493,6 +507,11 @@ pub trait Events: Send + Sync {
 
     /// A peer's write with an immediate value has landed here; answers whether it was counted.
     fn arrived(&self, imm: Imm, flight: Option<FlightId>) -> bool;
+
+    /// The engine at the other end says something; answers whether that means anything.
+    fn word(&self, _rail: RailId, _word: &[u8]) -> bool {
+        false
+    }
 
     /// The link broke; all its ops have failed with it.
     fn down(&self, rail: RailId, why: String);

@@ -110,6 +110,8 @@ pub(crate) struct RailState {
     pub rail: Rail,
     pub class: Class,
     pub down: Option<String>,
+    /// When its link was closed, once it is down.
+    pub closed: Option<Duration>,
     pub ops: HashMap<OpId, InFlight>,
     /// Ops that failed, and whose value the peer may have counted or whose bytes may still reach it.
     pub in_doubt: Vec<(OpId, InFlight)>,
@@ -134,6 +136,7 @@ impl RailState {
             rail,
             class,
             down: None,
+            closed: None,
             ops: HashMap::new(),
             in_doubt: Vec::new(),
             told: None,

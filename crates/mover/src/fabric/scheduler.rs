@@ -254,6 +254,7 @@ impl Scheduler {
             state.now = state.now.max(now);
             state.overdue();
             state.give_up_silent();
+            state.learns_no_more();
             state.pump();
             state.next_alarm()
         })

@@ -24,6 +24,7 @@ use super::scheduler::Scheduler;
 use super::wire::{Header, Kind, Violation};
 
 mod checking;
+mod fencing;
 mod hearing;
 mod known;
 mod mail;
@@ -62,6 +63,7 @@ pub(crate) struct Session {
     started: Instant,
     silence: Duration,
     hearing: hearing::Hearing,
+    fencing: fencing::Fencing,
     pinged: AtomicU64,
     links: Mutex<BTreeMap<u16, Arc<dyn Link>>>,
     /// Links that others were made instead of, while the peer still has memory by them.
@@ -104,6 +106,7 @@ impl Session {
             started: parts.started,
             silence: parts.silence,
             hearing: hearing::Hearing::at(parts.started.elapsed()),
+            fencing: fencing::Fencing::default(),
             pinged: AtomicU64::new(0),
             links: Mutex::default(),
             lenders: Mutex::default(),
@@ -218,6 +221,7 @@ impl Session {
             return;
         }
         self.mend(now);
+        self.ask_again(now);
         self.listen(now);
     }
 
@@ -281,6 +285,10 @@ impl Events for Session {
         }
         let first = flight.is_none_or(|flight| locked(&self.seen).first(flight.0));
         !first || self.counters.count(imm)
+    }
+
+    fn word(&self, _: RailId, word: &[u8]) -> bool {
+        self.heard_by_rail(word).is_some()
     }
 
     fn down(&self, rail: RailId, why: String) {

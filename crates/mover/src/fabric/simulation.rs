@@ -37,7 +37,8 @@ const SILENCE: Duration = Duration::from_millis(400);
 const AWAY: u64 = 60;
 const LEN: usize = 1 << 16;
 /// Each transfer has a part of the regions to itself, so that its bytes can be told.
-const PART: usize = LEN / 8;
+const PART: usize = LEN / PARTS as usize;
+const PARTS: u64 = 16;
 const STEP: Duration = Duration::from_millis(10);
 /// How much later than its deadline a read may end: a link that does not let go is closed after
 /// one second.
@@ -91,7 +92,7 @@ fn run(seed: u64) -> BTreeMap<&'static str, u64> {
     let mut dice = Dice(seed ^ 0x5eed);
     let scheduler = Arc::new(Scheduler::new(Incarnation::from_bytes([9; 16]), SILENCE));
     let load: Arc<NicLoad> = Arc::default();
-    let rails = 1 + dice.roll(3) as u16;
+    let rails = 1 + dice.roll(4) as u16;
     for slot in 0..rails {
         let id = RailId(u32::from(slot));
         let rail = rail(slot, id, &mut dice, &load, &world);
@@ -101,10 +102,11 @@ fn run(seed: u64) -> BTreeMap<&'static str, u64> {
     let mut talks = dice.roll(6) != 0;
     if talks {
         scheduler.makes_anew(0..rails);
-        world.lock().expect("no panic").talks(true);
+        world.lock().expect("no panic").fenced();
     }
-    let hang_up = match dice.roll(4) {
-        0 => STEP * dice.roll(200) as u32,
+    let fenced = talks;
+    let hang_up = match dice.roll(3) {
+        0 => STEP * dice.roll(40) as u32,
         _ => Duration::MAX,
     };
     let local = region(seed);
@@ -113,8 +115,8 @@ fn run(seed: u64) -> BTreeMap<&'static str, u64> {
     all.get(&mut source).expect("host memory");
     let remote = local.descriptor.clone();
     let mut running: Vec<Voyage> = Vec::new();
-    let mut outcomes = BTreeMap::new();
-    let mut to_start = 1 + dice.roll(6) as usize;
+    let mut outcomes: BTreeMap<&'static str, u64> = BTreeMap::new();
+    let mut to_start = 1 + dice.roll(PARTS - 1) as usize;
     let mut now = Duration::ZERO;
     // A write's end is told before links have let go of its memory.
     while to_start > 0 || !running.is_empty() || scheduler.under_way() > 0 {
@@ -132,7 +134,7 @@ fn run(seed: u64) -> BTreeMap<&'static str, u64> {
             ));
         }
         for posted in &mut running {
-            if dice.roll(150) == 0 {
+            if dice.roll(400) == 0 {
                 posted.cancelled = true;
                 posted.transfer.cancel();
             }
@@ -141,18 +143,21 @@ fn run(seed: u64) -> BTreeMap<&'static str, u64> {
         end_ops(&world, &scheduler, now);
         if talks && now >= hang_up {
             talks = false;
-            world.lock().expect("no panic").talks(false);
             scheduler.nothing_returns(now);
         }
         let answers = {
             let mut links = world.lock().expect("no panic");
             links.stragglers_come();
-            links.due_answers()
+            let asked = talks || fenced && links.speaks();
+            links.due_answers(asked)
         };
-        if talks {
-            for (rail, tally) in answers {
-                scheduler.learns(rail, tally.as_deref(), now);
+        for (rail, tally) in answers {
+            if !talks && scheduler.doubtful().iter().any(|(known, _)| *known == rail) {
+                *outcomes.entry("told by a rail").or_default() += 1;
             }
+            scheduler.learns(rail, tally.as_deref(), now);
+        }
+        if talks {
             bring_back(&world, &scheduler, &mut dice, &load, now);
         }
         scheduler.tick(now);
@@ -237,7 +242,7 @@ fn start(
         Verb::Write
     };
     let imm = (verb == Verb::Write && dice.roll(4) != 0).then_some(Imm(start as u32));
-    let allowed = STEP * (5 + dice.roll(200) as u32);
+    let allowed = STEP * (5 + dice.roll(400) as u32);
     let mut runs = Vec::new();
     let mut at = 0;
     while at < len {
@@ -390,6 +395,9 @@ fn judge(
             let code = error.code();
             assert!(code != "cancelled" || posted.cancelled, "seed {seed}");
             let code = match error {
+                FabricError::PeerLost { why, .. } if why.contains("still on their way") => {
+                    "unfenced"
+                }
                 FabricError::Cancelled => "cancelled",
                 FabricError::Deadline { .. } => "deadline",
                 FabricError::NotAllowed { .. } => "refused",
@@ -427,6 +435,8 @@ fn sail(seeds: u64) {
         "value had not come",
         "value had come",
         "came late",
+        "told by a rail",
+        "unfenced",
     ] {
         assert!(
             sum.get(code).is_some_and(|count| *count > seeds / 100),

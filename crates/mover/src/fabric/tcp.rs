@@ -289,6 +289,13 @@ impl Handler for TcpLink {
                     ..Incoming::NOTHING
                 })
             }
+            Kind::Fallen if header.payload == 0 => {
+                let events = self.events.upgrade();
+                match events.is_none_or(|events| events.word(self.rail, body)) {
+                    true => Ok(Incoming::NOTHING),
+                    false => Err(Violation("a malformed word about a rail")),
+                }
+            }
             _ => Err(Violation("a frame that does not belong on a rail")),
         }
     }
@@ -501,6 +508,17 @@ impl Link for TcpLink {
         let mut pending = self.pending();
         self.values.doubt(pending.values().map(|known| &known.op));
         pending.clear();
+    }
+
+    fn takes_word(&self) -> bool {
+        true
+    }
+
+    fn say(&self, word: Vec<u8>) {
+        let mut conns = self.conns.iter();
+        if let Some(conn) = conns.find(|conn| !conn.is_broken()) {
+            conn.send(Frame::new(Kind::Fallen, 0, word));
+        }
     }
 
     fn is_in_doubt(&self, op: OpId) -> bool {

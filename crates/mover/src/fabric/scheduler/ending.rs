@@ -46,7 +46,7 @@ impl State {
                 let (valued, worn) = (known.rail.link.is_in_doubt(op), known.rail.link.is_worn());
                 flight.numbered |= entry.imm.is_some() && known.rail.link.limits().imm_once;
                 // A link that lost a lane works on, and its peer's end is not closed.
-                if valued || (!worn && self.may_come_late(&entry)) {
+                if valued || (!worn && self.may_come_late(rail, &entry)) {
                     // The peer says what came once both ends are closed.
                     self.doubts(rail, op, entry);
                     return self.rail_down(rail, &why);
@@ -151,6 +151,7 @@ impl State {
     pub(super) fn has_closed(&mut self, rail: RailId, link: &Arc<dyn Link>) {
         self.returning.closed(rail, link);
         if let Some(known) = self.rails.get_mut(&rail) {
+            known.closed = Some(self.now);
             let why = known.down.clone().unwrap_or_default();
             let obstacle = rail_failed(&known.rail, &why);
             let dropped = known.dropped_all();
@@ -162,7 +163,7 @@ impl State {
                     flight.met(obstacle.clone());
                     flight.numbered |= entry.imm.is_some() && link.limits().imm_once;
                 }
-                match link.is_in_doubt(op) || self.may_come_late(&entry) {
+                match link.is_in_doubt(op) || self.may_come_late(rail, &entry) {
                     true => self.doubts(rail, op, entry),
                     false => self.try_again(entry, &why),
                 }
@@ -397,6 +398,10 @@ impl State {
         let deadlines = flights.map(|flight| flight.deadline);
         let ops = self.rails.values().flat_map(|known| known.ops.values());
         let grace = ops.filter_map(|op| op.leaving.map(|since| since + RELEASE_GRACE));
-        deadlines.chain(grace).min()
+        let forgotten = self
+            .rails
+            .values()
+            .filter_map(|known| self.forgotten(known));
+        deadlines.chain(grace).chain(forgotten).min()
     }
 }

@@ -2,8 +2,10 @@
 //! neither a value that may have arrived nor bytes that may still come are sent again before the peer has
 //! closed its end and said what came. Late bytes would overwrite what follows the transfer that they are of.
 //!
-//! All this needs the control connection. Without it nothing returns, and what waits for a rail or for word
-//! of a value fails; bytes go by another rail all the same, and what is late may still come.
+//! All this needs the control connection. Without it nothing returns, and what waits for a rail fails. The peer
+//! is then asked to close its end over the streams of other rails, where one of them has any. Where none has,
+//! bytes go by another rail once the network has forgotten the late ones, and what cannot be known to be
+//! forgotten fails: whoever is told so knows that late bytes may still come.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -23,8 +25,10 @@ pub(super) const MAX_FALLS: u64 = 64;
 /// What can be done about rails that fail.
 #[derive(Default)]
 pub(super) struct Returning {
-    /// Whether the peer can be told, and asked, things.
+    /// Whether the peer can be told, and asked, things by the control connection.
     talks: bool,
+    /// Whether it could be, and can be no more save by rails.
+    deaf: bool,
     /// Places of rails that are made anew when they fail.
     places: BTreeSet<u16>,
     /// Links that were closed since the peer was last told what came by them.
@@ -33,7 +37,7 @@ pub(super) struct Returning {
 
 impl Returning {
     pub(super) fn closed(&mut self, rail: RailId, link: &Arc<dyn Link>) {
-        if self.talks {
+        if self.talks || self.deaf {
             self.closed.push((rail, Arc::clone(link)));
         }
     }
@@ -53,12 +57,13 @@ impl Scheduler {
         self.state().returning.places.remove(&place);
     }
 
-    /// No rail is made anew any more, and the peer says nothing: what waits for either fails.
+    /// No rail is made anew any more, and what the peer says comes by rails alone: what waits for either in vain
+    /// fails.
     pub(crate) fn nothing_returns(&self, now: Duration) {
         self.step(|state| {
             state.now = state.now.max(now);
+            state.returning.deaf |= state.returning.talks;
             state.returning.talks = false;
-            state.returning.closed.clear();
             state.learns_no_more();
             state.fail_stranded();
             state.pump();
@@ -80,6 +85,34 @@ impl Scheduler {
     /// Links that were closed since this was last asked.
     pub(crate) fn take_closed(&self) -> Vec<(RailId, Arc<dyn Link>)> {
         std::mem::take(&mut self.state().returning.closed)
+    }
+
+    /// Links that were closed and whose peer has to say what came by them.
+    pub(crate) fn doubtful(&self) -> Vec<(RailId, Arc<dyn Link>)> {
+        let state = self.state();
+        let doubtful = state.rails.iter().filter(|(_, known)| {
+            let in_doubt = !known.in_doubt.is_empty();
+            in_doubt && known.closed.is_some() && known.told.is_none()
+        });
+        doubtful
+            .map(|(id, known)| (*id, Arc::clone(&known.rail.link)))
+            .collect()
+    }
+
+    /// The link of a rail, if it is closed.
+    pub(crate) fn closed_link(&self, rail: RailId) -> Option<Arc<dyn Link>> {
+        let state = self.state();
+        let known = state.rails.get(&rail)?;
+        known.closed.map(|_| Arc::clone(&known.rail.link))
+    }
+
+    /// Has something said to the peer by a rail; whether there is one that can.
+    pub(crate) fn says(&self, word: Vec<u8>) -> bool {
+        let link = self.state().speaker();
+        if let Some(link) = &link {
+            link.say(word);
+        }
+        link.is_some()
     }
 
     /// Whether some transfer waits for a rail that is down.
@@ -142,11 +175,31 @@ impl State {
         }
     }
 
-    /// Whether bytes of an op of a rail that failed may still be on their way to the peer's memory.
-    pub(super) fn may_come_late(&self, entry: &InFlight) -> bool {
+    /// A link by which the peer can be told and asked things without the control connection.
+    fn speaker(&self) -> Option<Arc<dyn Link>> {
+        let mut rails = self.rails.values();
+        let known = rails.find(|known| known.down.is_none() && known.rail.link.takes_word())?;
+        Some(Arc::clone(&known.rail.link))
+    }
+
+    /// Whether bytes of an op of a rail that failed may still be on their way to the peer's memory, in a session
+    /// that can do something about it.
+    pub(super) fn may_come_late(&self, rail: RailId, entry: &InFlight) -> bool {
         let flight = self.flights.get(&entry.flight);
         let writes = flight.is_some_and(|flight| flight.order.verb == Verb::Write);
-        writes && entry.bytes > 0 && self.is_answered()
+        let lingers = || {
+            let known = self.rails.get(&rail);
+            known.is_some_and(|known| known.rail.link.lingers() != Some(Duration::ZERO))
+        };
+        let deaf = self.returning.deaf && self.lost.is_none() && lingers();
+        writes && entry.bytes > 0 && (self.is_answered() || deaf)
+    }
+
+    /// When no bytes of a rail can be on their way any more, where something waits for that.
+    pub(super) fn forgotten(&self, known: &RailState) -> Option<Duration> {
+        let waits = self.returning.deaf && !known.in_doubt.is_empty();
+        let since = known.closed.filter(|_| waits)?;
+        Some(since.saturating_add(known.rail.link.lingers()?))
     }
 
     /// Keeps an op of a rail that is down, or is about to be, until the peer has closed its end: then nothing
@@ -175,10 +228,60 @@ impl State {
         if self.is_answered() {
             return;
         }
-        let rails: Vec<RailId> = self.rails.keys().copied().collect();
+        let heard = self.returning.deaf && self.speaker().is_some();
+        let doubtful = self
+            .rails
+            .iter()
+            .filter(|(_, known)| !known.in_doubt.is_empty());
+        let rails: Vec<RailId> = doubtful.map(|(id, _)| *id).collect();
         for rail in rails {
-            self.learns(rail, None);
+            let Some(known) = self.rails.get(&rail) else {
+                continue;
+            };
+            let forgotten = match (self.returning.deaf, known.closed) {
+                _ if self.lost.is_some() => true,
+                (false, _) => true,
+                // Its last ops failed before it was closed.
+                (true, None) => continue,
+                (true, Some(_)) => match self.forgotten(known) {
+                    Some(at) => at <= self.now,
+                    None if heard => continue,
+                    None => {
+                        self.gives_up(rail);
+                        continue;
+                    }
+                },
+            };
+            if forgotten {
+                self.learns(rail, None);
+            }
         }
+    }
+
+    /// Nobody will ever know of the bytes of a rail that they do not come late: transfers that they are of end.
+    fn gives_up(&mut self, rail: RailId) {
+        let Some(known) = self.rails.get_mut(&rail) else {
+            return;
+        };
+        let why = known.down.clone().unwrap_or_default();
+        let (late, others): (Vec<_>, Vec<_>) = std::mem::take(&mut known.in_doubt)
+            .into_iter()
+            .partition(|(_, entry)| entry.bytes > 0);
+        known.in_doubt = others;
+        for (_, entry) in late {
+            if let Some(flight) = self.flights.get_mut(&entry.flight) {
+                flight.in_flight -= 1;
+            }
+            let error = FabricError::PeerLost {
+                peer: self.peer,
+                why: format!(
+                    "{why}; whether bytes of the transfer are still on their way cannot be asked \
+                     without the control connection"
+                ),
+            };
+            self.fail(entry.flight, error);
+        }
+        self.learns(rail, None);
     }
 
     /// Decides the doubts of a rail by what its peer says.
@@ -202,8 +305,6 @@ impl State {
                     self.settle(entry.flight);
                 }
                 Some(false) => self.try_again(entry, &why),
-                // The receiver tells it from a new one.
-                None if link.limits().imm_once => self.try_again(entry, &why),
                 None => {
                     let error = self.never_known(&why);
                     self.fail(entry.flight, error);

@@ -98,16 +98,17 @@ struct Said {
 
 /// What ends tell each other about a new link.
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct Part {
-    rail: RailId,
-    /// Whether the step went well; of a link that fell, whether it still carries.
-    well: bool,
+pub(super) struct Part {
+    pub(super) rail: RailId,
+    /// Whether the step went well; of a link that fell, whether it still carries, or by a rail, whether the
+    /// other end is to say the same.
+    pub(super) well: bool,
     /// The half of the new link, where one is told; of a closed link what came by it, where that is known.
-    endpoint: Vec<u8>,
+    pub(super) endpoint: Vec<u8>,
 }
 
 impl Part {
-    fn encode(&self) -> Vec<u8> {
+    pub(super) fn encode(&self) -> Vec<u8> {
         let mut out = Writer::default();
         out.u32(self.rail.0)
             .u8(u8::from(self.well))
@@ -115,7 +116,7 @@ impl Part {
         out.finish()
     }
 
-    fn decode(body: &[u8]) -> Option<Self> {
+    pub(super) fn decode(body: &[u8]) -> Option<Self> {
         let mut fields = Reader::new(body);
         let rail = RailId(fields.u32()?);
         let well = match fields.u8()? {
@@ -171,11 +172,15 @@ impl Session {
     /// still write into its memory.
     pub(super) fn tell_fallen(&self) {
         // What cannot be told yet is told later.
-        if self.control.get().is_none() || self.deaf().is_some() {
+        if self.control.get().is_none() {
             return;
         }
+        let deaf = self.deaf().is_some();
         for (rail, link) in self.scheduler.take_closed() {
-            self.say(Kind::Fallen, rail, false, link.tally().unwrap_or_default());
+            match deaf {
+                true => self.say_by_rail(rail, &*link, true),
+                false => self.say(Kind::Fallen, rail, false, link.tally().unwrap_or_default()),
+            }
         }
     }
 
@@ -378,7 +383,7 @@ impl Session {
     }
 
     /// The peer's end of a rail is closed, or worn.
-    fn peers_fell(&self, part: Part) {
+    pub(super) fn peers_fell(&self, part: Part) {
         let slot = slot_of(part.rail);
         if part.well {
             if self.scheduler.stands(slot, part.rail) {

@@ -18,8 +18,11 @@ use crate::fabric::provider::{
 use crate::fabric::rail::{NicLoad, Rail};
 use crate::fabric::region::RegionCore;
 
-/// How long the peer may take to say what came by a closed link, in steps.
-const ANSWER: u64 = 20;
+/// How long the peer may take to say what came by a closed link, in steps: longer than another link takes to carry
+/// the same bytes, so that those that are late find them there.
+const ANSWER: u64 = 80;
+/// How long an op may take, in steps.
+const OP: u64 = 10;
 
 /// What is to become of an op, and when.
 pub(super) enum Fate {
@@ -73,8 +76,10 @@ pub(super) struct Links {
     pub remote: Remote,
     /// Rails whose values go with the numbers of their transfers.
     numbered: BTreeSet<RailId>,
-    /// Whether the two ends can tell each other which links they closed.
-    talks: bool,
+    /// Rails by which the two ends can talk as well.
+    speakers: BTreeSet<RailId>,
+    /// Whether the scheduler does something about packets that are late.
+    fenced: bool,
     stragglers: Vec<Straggler>,
     /// How many came after their link was closed.
     pub came_late: u64,
@@ -100,7 +105,8 @@ impl Links {
                 ..Remote::default()
             },
             numbered: BTreeSet::new(),
-            talks: false,
+            speakers: BTreeSet::new(),
+            fenced: false,
             stragglers: Vec::new(),
             came_late: 0,
         }
@@ -111,16 +117,20 @@ impl Links {
         self.numbered.contains(&rail)
     }
 
-    /// Without their talk nobody can keep late packets from coming: then there are none.
-    pub(super) fn talks(&mut self, whether: bool) {
-        self.talks = whether;
-        self.stragglers.retain(|_| whether);
+    /// Whether the peer can be asked things by some rail.
+    pub(super) fn speaks(&self) -> bool {
+        self.speakers.difference(&self.closed).next().is_some()
     }
 
-    /// Holds that nothing is written to memory that somebody was told of, as long as the two ends talk.
+    /// From now on packets may be late.
+    pub(super) fn fenced(&mut self) {
+        self.fenced = true;
+    }
+
+    /// Holds that nothing is written to memory that somebody was told of.
     fn writes(&self, op: &Op) {
         let mut parts = op.segments.iter().map(|run| run.remote as usize / PART);
-        let given = self.talks
+        let given = self.fenced
             && op.verb == Verb::Write
             && parts.any(|part| self.remote.given.contains(&part));
         assert!(
@@ -146,8 +156,11 @@ impl Links {
         }
     }
 
-    /// Answers of the peer that are due; now and then it cannot tell.
-    pub(super) fn due_answers(&mut self) -> Vec<(RailId, Option<Vec<u8>>)> {
+    /// Answers of the peer that are due, if it can be asked; now and then it cannot tell.
+    pub(super) fn due_answers(&mut self, asked: bool) -> Vec<(RailId, Option<Vec<u8>>)> {
+        if !asked {
+            return Vec::new();
+        }
         let now = self.now;
         let due: Vec<_> = self.answers.extract_if(.., |(_, at)| *at <= now).collect();
         let mut answers = Vec::new();
@@ -174,6 +187,9 @@ struct SimLink {
     limits: Limits,
     /// Whether it answers a cancellation late, as a device does.
     slow_release: bool,
+    /// How long its packets can be late, if that is known.
+    lingers: Option<Duration>,
+    takes_word: bool,
     world: Arc<Mutex<Links>>,
 }
 
@@ -228,7 +244,7 @@ impl Link for SimLink {
         if op.imm.is_some() && (!self.limits.imm_once || !op.segments.is_empty()) {
             world.doubtful.insert((self.id, op.id));
         }
-        let due = world.now + STEP * world.dice.roll(20) as u32;
+        let due = world.now + STEP * world.dice.roll(OP) as u32;
         let fate = match world.dice.roll(400) {
             0 | 1 => Fate::Refused,
             2..=5 => Fate::Hangs,
@@ -268,10 +284,11 @@ impl Link for SimLink {
             }
             // What it had in flight may have arrived, without anybody having been told, or be about to.
             let numbered = self.limits.imm_once;
-            match world.dice.roll(4) {
-                0 | 1 => world.carry_out(self.id, &op, numbered),
-                2 if world.talks => {
-                    let at = world.now + STEP * world.dice.roll(ANSWER) as u32;
+            match world.dice.roll(8) {
+                0 => world.carry_out(self.id, &op, numbered),
+                1..=6 if world.fenced && self.lingers != Some(Duration::ZERO) => {
+                    let at = STEP * world.dice.roll(ANSWER) as u32;
+                    let at = world.now + self.lingers.map_or(at, |most| at.min(most));
                     let rail = self.id;
                     world.stragglers.push(Straggler {
                         rail,
@@ -285,6 +302,18 @@ impl Link for SimLink {
         }
         let answer = world.now + STEP * world.dice.roll(ANSWER) as u32;
         world.answers.push((self.id, answer));
+    }
+
+    fn lingers(&self) -> Option<Duration> {
+        self.lingers
+    }
+
+    fn takes_word(&self) -> bool {
+        self.takes_word
+    }
+
+    fn say(&self, _: Vec<u8>) {
+        panic!("the simulation says it by itself");
     }
 
     fn is_in_doubt(&self, op: OpId) -> bool {
@@ -356,10 +385,19 @@ pub(super) fn rail(
             imm_once: dice.roll(2) == 0,
         },
         slow_release: dice.roll(2) == 0,
+        lingers: match dice.roll(4) {
+            0 => Some(Duration::ZERO),
+            1 => Some(STEP * dice.roll(ANSWER) as u32),
+            _ => None,
+        },
+        takes_word: dice.roll(2) == 0,
         world: Arc::clone(world),
     };
     if link.limits.imm_once {
         world.lock().expect("no panic").numbered.insert(id);
+    }
+    if link.takes_word {
+        world.lock().expect("no panic").speakers.insert(id);
     }
     Rail {
         slot,

@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 use std::fmt;
 use std::sync::{Arc, Mutex, Weak};
+use std::time::Duration;
 
 use crowfly_machine::verbs::{
     CompletionQueue, Failed, MemoryRegion, QueuePair, Ready, Remote, Slice, VerbsError,
@@ -42,6 +43,9 @@ const SEGMENTS: usize = 64;
 const LANE_BYTES: u64 = 16 << 20;
 /// Bits of a request's number that tell its place in its op's chain.
 const CHAIN_BITS: u32 = 8;
+/// How long a network may hold on to packets: a switch of InfiniBand drops what it could not pass on within 4.096 µs
+/// × 2^19 (2.1 s) at the most, and on Ethernet queues are shorter.
+const LIFETIME: Duration = Duration::from_secs(5);
 const _: () = assert!(SEGMENTS < 1 << CHAIN_BITS);
 
 /// An op whose end has not come.
@@ -366,6 +370,10 @@ impl Link for VerbsLink {
         let state = lock(&self.state);
         let broken = |lane: &Lane| lane.broken.is_some();
         !state.closed && state.lanes.iter().any(broken) && !state.lanes.iter().all(broken)
+    }
+
+    fn lingers(&self) -> Option<Duration> {
+        Some(LIFETIME)
     }
 
     fn close(&self) {
