@@ -224,3 +224,51 @@ fn given_two_servers_a_copy_between_them_tells_all_legs_within_the_screen() {
     };
     assert_eq!(modified("data/m"), modified("data/new/m"));
 }
+
+#[test]
+fn given_names_as_long_as_a_file_system_takes_they_are_copied_here_and_to_a_server_and_gone_on_with()
+ {
+    let folder = folder("cp-long-names");
+    let server = Server::start(&folder, &[]);
+    fs::write(folder.join("m"), "bytes").expect("written");
+    // In bytes; the last one ends in a letter of two.
+    for name in [
+        "n".repeat(255),
+        "n".repeat(240),
+        format!("{}\u{e9}", "n".repeat(253)),
+    ] {
+        for to in [name.clone(), format!("inner/{name}")] {
+            let (told, status) = cp(&folder, &["m", &to, "--resume"]);
+            assert_eq!(status, 0, "{told}");
+            assert_eq!(fs::read(folder.join(&to)).expect("there"), b"bytes");
+        }
+        let (told, status) = cp(&folder, &["m", &server.at(&format!("data/{name}"))]);
+        assert_eq!(status, 0, "{told}");
+        assert_eq!(
+            fs::read(folder.join("data").join(&name)).expect("there"),
+            b"bytes"
+        );
+    }
+    let (told, status) = cp(&folder, &["-r", "inner", "other"]);
+    assert_eq!((told["files"].as_u64(), status), (Some(3), 0), "{told}");
+    let hidden = |name: &String| name.starts_with('.');
+    assert!(!entries(&folder.join("other")).iter().any(hidden));
+    assert_eq!(
+        refusal(&folder, &["m", &"n".repeat(256)]),
+        ("file-failed".into(), 73)
+    );
+}
+
+#[test]
+fn given_a_file_where_a_folder_would_have_to_be_it_is_named() {
+    let folder = folder("cp-no-folder");
+    fs::write(folder.join("m"), "bytes").expect("written");
+    let (told, status) = cp(&folder, &["m", "m/inner/x"]);
+    assert_eq!(
+        (told["error"]["code"].as_str(), status),
+        (Some("destination-occupied"), 73)
+    );
+    let message = told["error"]["message"].as_str().unwrap_or_default();
+    assert!(message.contains("`m` is a file"), "{message}");
+    assert_eq!(fs::read(folder.join("m")).expect("there"), b"bytes");
+}

@@ -6,6 +6,7 @@ use std::fs::File;
 use std::io;
 use std::ops::Range;
 use std::os::fd::OwnedFd;
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -34,6 +35,8 @@ pub(crate) use finished::forget;
 /// What the names of unfinished files and of their journals end with.
 const PARTIAL: &str = ".crowfly-partial";
 const JOURNAL: &str = ".crowfly-journal";
+/// The longest name of a file, in bytes.
+const MAX_NAME: usize = 255;
 /// How often a file is opened again that someone else removed meanwhile.
 const ATTEMPTS: usize = 8;
 
@@ -44,11 +47,21 @@ pub(crate) fn is_unfinished(name: &OsStr) -> bool {
     name.starts_with(b".") && (ends(PARTIAL) || ends(JOURNAL))
 }
 
-/// The names of the unfinished file and of its journal.
+/// The names of the unfinished file and of its journal. Where one as long as a file's may be leaves no room for
+/// more, they have its beginning and what tells it from others that begin so.
 pub(crate) fn names(name: &OsStr) -> (OsString, OsString) {
     let hidden = |end: &str| {
         let mut hidden = OsString::from(".");
-        hidden.push(name);
+        let room = MAX_NAME - 1 - end.len();
+        match name.as_bytes() {
+            whole if (room + 1..=MAX_NAME).contains(&whole.len()) => {
+                let told = format!("~{:016x}", digest::piece(whole));
+                let begins = whole.get(..room - told.len()).unwrap_or_default();
+                hidden.push(OsStr::from_bytes(begins));
+                hidden.push(told);
+            }
+            _ => hidden.push(name),
+        }
         hidden.push(end);
         hidden
     };

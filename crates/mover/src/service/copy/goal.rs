@@ -276,6 +276,16 @@ fn enter(
     Ok(())
 }
 
+/// What is there on the way to a folder and is none.
+fn not_a_folder(folder: &Path) -> Option<&Path> {
+    let mut there = folder.ancestors().filter_map(|path| {
+        let known = fs::metadata(path).ok()?;
+        Some((path, known.is_dir()))
+    });
+    let (path, is_folder) = there.next()?;
+    (!is_folder).then_some(path)
+}
+
 /// Begins a file of this machine.
 fn local(
     path: &Path,
@@ -297,7 +307,14 @@ fn local(
         Some(folder) if !folder.as_os_str().is_empty() => folder,
         _ => Path::new("."),
     };
-    fs::create_dir_all(folder).map_err(failed("make the folder of"))?;
+    fs::create_dir_all(folder).map_err(|error| match not_a_folder(folder) {
+        Some(path) => ServiceError::Occupied {
+            path: path.display().to_string(),
+            found: "a file or device",
+            wanted: "a folder",
+        },
+        None => failed("make the folder of")(error),
+    })?;
     let folder: OwnedFd = fs::File::open(folder)
         .map_err(failed("open the folder of"))?
         .into();

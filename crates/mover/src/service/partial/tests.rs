@@ -253,3 +253,26 @@ fn given_no_permissions_yet_an_unfinished_file_is_its_owners_alone() {
         assert_eq!(there.permissions().mode() & 0o777, 0o600, "{name}");
     }
 }
+
+#[test]
+fn the_names_of_what_is_unfinished_fit_and_differ_for_every_name_that_a_file_may_have() {
+    let of = |name: &[u8]| names(OsStr::from_bytes(name));
+    assert_eq!(of(b"m.bin").0, ".m.bin.crowfly-partial");
+    let mut all = std::collections::BTreeSet::new();
+    for len in 1..=MAX_NAME {
+        for last in [b'a', 0xff] {
+            let mut name = vec![b'n'; len];
+            name[len - 1] = last;
+            let (partial, journal) = of(&name);
+            for hidden in [partial, journal] {
+                assert!(
+                    hidden.len() <= MAX_NAME && is_unfinished(&hidden),
+                    "{hidden:?}"
+                );
+                assert!(all.insert(hidden), "{len}");
+            }
+        }
+    }
+    // A name that is too long for a file is too long at the beginning of its copy.
+    assert!(of(&[b'n'; MAX_NAME + 1]).0.len() > MAX_NAME);
+}
