@@ -515,8 +515,8 @@ impl Link for TcpLink {
     }
 
     fn say(&self, word: Vec<u8>) {
-        let mut conns = self.conns.iter();
-        if let Some(conn) = conns.find(|conn| !conn.is_broken()) {
+        let whole = self.conns.iter().filter(|conn| !conn.is_broken());
+        if let Some(conn) = whole.min_by_key(|conn| conn.queued()) {
             conn.send(Frame::new(Kind::Fallen, 0, word));
         }
     }

@@ -106,13 +106,10 @@ impl Scheduler {
         known.closed.map(|_| Arc::clone(&known.rail.link))
     }
 
-    /// Has something said to the peer by a rail; whether there is one that can.
-    pub(crate) fn says(&self, word: Vec<u8>) -> bool {
-        let link = self.state().speaker();
-        if let Some(link) = &link {
-            link.say(word);
-        }
-        link.is_some()
+    /// Has something said to the peer by every rail that can: which of them reaches it is not known.
+    pub(crate) fn says(&self, word: &[u8]) {
+        let speakers: Vec<Arc<dyn Link>> = self.state().speakers().map(Arc::clone).collect();
+        speakers.iter().for_each(|link| link.say(word.to_vec()));
     }
 
     /// Whether some transfer waits for a rail that is down.
@@ -175,11 +172,11 @@ impl State {
         }
     }
 
-    /// A link by which the peer can be told and asked things without the control connection.
-    fn speaker(&self) -> Option<Arc<dyn Link>> {
-        let mut rails = self.rails.values();
-        let known = rails.find(|known| known.down.is_none() && known.rail.link.takes_word())?;
-        Some(Arc::clone(&known.rail.link))
+    /// Links by which the peer can be told and asked things without the control connection.
+    fn speakers(&self) -> impl Iterator<Item = &Arc<dyn Link>> {
+        let up = self.rails.values().filter(|known| known.down.is_none());
+        let links = up.map(|known| &known.rail.link);
+        links.filter(|link| link.takes_word())
     }
 
     /// Whether bytes of an op of a rail that failed may still be on their way to the peer's memory, in a session
@@ -228,7 +225,7 @@ impl State {
         if self.is_answered() {
             return;
         }
-        let heard = self.returning.deaf && self.speaker().is_some();
+        let heard = self.returning.deaf && self.speakers().next().is_some();
         let doubtful = self
             .rails
             .iter()

@@ -25,7 +25,7 @@ impl Session {
             endpoint: link.tally().unwrap_or_default(),
         };
         // Without such a rail there is nobody to say it to, and the scheduler knows.
-        self.scheduler.says(part.encode());
+        self.scheduler.says(&part.encode());
     }
 
     /// Asks again what the peer has not said of links that were closed here.
