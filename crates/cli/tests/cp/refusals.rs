@@ -1,6 +1,7 @@
 //! What is refused, each with its code and status.
 
 use std::fs;
+use std::os::unix::fs::symlink;
 use std::path::Path;
 use std::process::Command;
 
@@ -126,7 +127,7 @@ fn given_options_that_do_not_apply_each_is_refused_by_its_name() {
 fn given_a_link_that_leads_nowhere_as_a_destination_it_is_refused_and_stays() {
     let folder = folder("cp-dangling");
     fs::write(folder.join("data/m"), b"bytes").expect("written");
-    std::os::unix::fs::symlink("nowhere", folder.join("link")).expect("linked");
+    symlink("nowhere", folder.join("link")).expect("linked");
     let refused = refusal(&folder, &["data/m", "link"]);
     assert_eq!(refused, ("destination-is-link".into(), 73));
     let link = fs::read_link(folder.join("link")).expect("a link");
@@ -177,4 +178,52 @@ fn given_a_folder_as_destination_the_file_in_it_is_what_is_told() {
         (0, &server.at("data/up/m").into()),
         "{told}"
     );
+}
+
+#[test]
+fn given_what_is_no_file_at_a_server_it_is_told_as_a_source_and_as_a_destination() {
+    let folder = folder("cp-no-file");
+    let data = folder.join("data");
+    fs::write(folder.join("m"), "bytes").expect("written");
+    std::os::unix::net::UnixListener::bind(data.join("socket")).expect("made");
+    symlink("around", data.join("circle")).expect("linked");
+    symlink("circle", data.join("around")).expect("linked");
+    symlink("/etc", data.join("out")).expect("linked");
+    let server = Server::start(&folder, &[]);
+    let told = |arguments: &[&str]| {
+        let (told, status) = cp(&folder, arguments);
+        let word = |name: &str| told["error"][name].as_str().unwrap_or_default().to_owned();
+        (word("code"), status, word("message"))
+    };
+    let at = |name: &str| server.at(&format!("data/{name}"));
+    for (name, source, destination, why) in [
+        (
+            "socket",
+            ("not-a-file", 66),
+            ("destination-occupied", 73),
+            "socket",
+        ),
+        (
+            "circle",
+            ("access-denied", 66),
+            ("access-denied", 66),
+            "circle",
+        ),
+        (
+            "out",
+            ("access-denied", 66),
+            ("access-denied", 66),
+            "leads out of",
+        ),
+    ] {
+        let (code, status, message) = told(&[&at(name), "x"]);
+        assert_eq!((code.as_str(), status), source, "{name}: {message}");
+        assert!(message.contains(why), "{message}");
+        let (code, status, message) = told(&["m", &at(name)]);
+        assert_eq!((code.as_str(), status), destination, "{name}: {message}");
+        assert!(message.contains(why), "{message}");
+    }
+    assert!(!folder.join("x").exists());
+    let hidden = |name: &String| name.starts_with('.');
+    assert!(!entries(&data).iter().any(hidden));
 }

@@ -406,7 +406,8 @@ fn refused(path: &RelativePath, error: Errno) -> ServiceError {
     };
     match error {
         Errno::NOENT | Errno::NOTDIR => ServiceError::NotFound { path },
-        Errno::XDEV | Errno::LOOP => denied("it leads out of what is exposed"),
+        Errno::XDEV => denied("it leads out of what is exposed"),
+        Errno::LOOP => denied("links on the way to it lead around in a circle"),
         Errno::ACCESS | Errno::PERM => denied("the server has no permission"),
         other => ServiceError::file("open", path, io::Error::from(other)),
     }

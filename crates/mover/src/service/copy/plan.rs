@@ -358,6 +358,16 @@ fn target(asked: &Asked, terms: &Terms, name: Option<&OsStr>) -> Result<To, Serv
                     client.end(file, false, terms.until)?;
                     Ok(To::Served(location.name.clone(), location.path.clone()))
                 }
+                // Of a source it would be that; here it is in the way.
+                Err(ServiceError::Remote {
+                    server,
+                    code: "not-a-file",
+                    message,
+                }) => Err(ServiceError::Remote {
+                    server,
+                    code: "destination-occupied",
+                    message,
+                }),
                 Err(error) if error.code() == "not-found" => match location.folder {
                     true => into(),
                     false => Ok(To::Served(location.name.clone(), location.path.clone())),
