@@ -81,6 +81,26 @@ fn given_too_few_descriptors_a_look_at_a_machine_names_the_limit_and_shows_no_ha
 }
 
 #[test]
+fn given_too_few_descriptors_a_measurement_of_two_processes_names_the_limit() {
+    let folder = folder("limits-descriptors-net");
+    // A second process cannot be started, and then the first can have no fabric.
+    for descriptors in [6, 8, 24] {
+        let bench = "bench net --size 4KiB --rounds 1 --time 1";
+        let output = limited(&format!("-n {descriptors}"), bench, &folder);
+        // As it was before it was broken into lines.
+        let told = stderr(&output);
+        let told = told.split_whitespace().collect::<Vec<_>>().join(" ");
+        assert_eq!(output.status.code(), Some(69), "{descriptors}: {told}");
+        assert!(output.stdout.is_empty());
+        assert!(
+            told.contains("Too many open files"),
+            "{descriptors}: {told}"
+        );
+        assert!(told.contains("`ulimit -n`"), "{descriptors}: {told}");
+    }
+}
+
+#[test]
 fn given_too_few_descriptors_ranks_name_the_limit_and_neither_wait_nor_take_each_other_for_far_away()
  {
     let folder = folder("limits-descriptors-ranks");

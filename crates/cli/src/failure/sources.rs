@@ -225,10 +225,18 @@ impl From<TransferError> for Failure {
     }
 }
 
+/// What was not done in time where nobody answered.
+const CONNECTION: &str = "the connection";
+
 impl From<FabricError> for Failure {
     fn from(error: FabricError) -> Self {
         use FabricError as E;
+        let of_the_system = system_hint(&error);
         let exit = match &error {
+            // It was this machine that had too little of something.
+            E::Unreachable { source, .. } if errno::moving(source) == Exit::Unavailable => {
+                Exit::Unavailable
+            }
             E::Refused { .. } | E::Registration { .. } | E::Memory(_) => Exit::Unavailable,
             E::Setup { .. } | E::Listen { .. } | E::CannotAccept { .. } | E::Replaced { .. } => {
                 Exit::Unavailable
@@ -246,7 +254,12 @@ impl From<FabricError> for Failure {
         let suggested = suggested.map(|nic| format!("did you mean `{nic}`?"));
         let known = match &error {
             E::NotAuthenticated { .. } => Some("both ends take the same key file"),
-            E::Unreachable { .. } => Some("is the other end listening, and at this address?"),
+            E::Unreachable { .. } if of_the_system.is_none() => {
+                Some("is the other end listening, and at this address?")
+            }
+            E::Deadline { what, .. } if *what == CONNECTION => Some(
+                "is the other end at work? one that is stopped is connected to and says nothing",
+            ),
             E::Replaced { .. } => {
                 Some("whoever is to be found under a name is started with --announce=NAME")
             }
@@ -254,7 +267,7 @@ impl From<FabricError> for Failure {
         };
         let hint = suggested.as_deref().or(known);
         let failure = Self::new(error.code(), exit, sentence(&error));
-        let failure = failure.maybe_hint(hint.or_else(|| system_hint(&error)));
+        let failure = failure.maybe_hint(hint.or(of_the_system));
         failure.with_obstacles(error.obstacles().to_vec())
     }
 }
@@ -359,6 +372,24 @@ mod tests {
         assert_eq!(failure.exit(), Exit::Unavailable);
         assert_eq!(failure.hint_text(), errno::hint(&limit()));
         assert!(failure.hint_text().is_some());
+    }
+
+    #[test]
+    fn a_peer_that_cannot_be_reached_for_want_of_descriptors_is_not_the_peers_fault() {
+        let unreachable = |number: rustix::io::Errno| {
+            let failure = Failure::from(FabricError::Unreachable {
+                address: "there:1".into(),
+                source: io::Error::from(number).into(),
+            });
+            let hint = failure.hint_text().unwrap_or_default().to_owned();
+            (failure.exit(), hint)
+        };
+        let (exit, hint) = unreachable(rustix::io::Errno::MFILE);
+        assert_eq!(exit, Exit::Unavailable);
+        assert!(hint.contains("`ulimit -n`"), "{hint}");
+        let (exit, hint) = unreachable(rustix::io::Errno::CONNREFUSED);
+        assert_eq!(exit, Exit::NoInput);
+        assert!(hint.contains("listening"), "{hint}");
     }
 
     #[test]

@@ -12,7 +12,7 @@ use crowfly_mover::fabric::rendezvous::Directory;
 use crowfly_mover::fabric::{NicFilter, Settings, SharedKey, Whom};
 use crowfly_route::place::Place;
 
-use crate::failure::{Exit, Failure};
+use crate::failure::{Exit, Failure, errno};
 use crate::interrupt;
 use crate::output::Output;
 
@@ -72,8 +72,9 @@ impl Started {
 
 fn failed(what: &str, error: &io::Error) -> Failure {
     let what = format!("could not {what} a second process of this program: {error}");
+    let by_hand = "start `crowfly bench net --listen` by hand and name it with --peer";
     Failure::new("bench-no-second-process", Exit::Unavailable, what)
-        .hint("start `crowfly bench net --listen` by hand and name it with --peer")
+        .hint(errno::hint(error).unwrap_or(by_hand))
 }
 
 impl Other {
