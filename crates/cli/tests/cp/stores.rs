@@ -404,6 +404,56 @@ fn given_a_signal_while_a_command_is_run_for_a_key_it_ends_and_so_does_all_that_
     }
 }
 
+#[test]
+fn given_a_terminal_a_command_for_a_key_may_ask_its_user_and_ctrl_c_ends_both() {
+    if Command::new("script").arg("--version").output().is_err() {
+        crowfly_waive::waived!("there is no `script` to be a terminal");
+    }
+    let store = Store::start();
+    store.put("b/m", b"bytes", "v1");
+    let folder = folder("cp-store-terminal");
+    let (tool, pids) = (folder.join("tool"), folder.join("pids"));
+    let key = "{\"Version\": 1, \"AccessKeyId\": \"someone\", \"SecretAccessKey\": \"a secret\", \
+               \"SessionToken\": \"a-token\"}";
+    let script = format!(
+        "echo $$ > {0}.new\nmv {0}.new {0}\nread word < /dev/tty\n[ \"$word\" = sesame ] || exit 9\n\
+         printf '%s' '{key}'\n",
+        pids.display()
+    );
+    fs::write(&tool, script).expect("written");
+    let line = format!("credential_process = /bin/sh {}", tool.display());
+    for (typed, status) in [("sesame\n", 0), ("\u{3}", 130)] {
+        let inner = by_profile(&folder, &store, &line, &["s3://b/m", "back"]);
+        let words = inner
+            .get_args()
+            .map(|word| word.to_string_lossy().into_owned());
+        let words: Vec<String> = words.collect();
+        let line = format!("{} {}", env!("CARGO_BIN_EXE_crowfly"), words.join(" "));
+        let mut terminal = alone(Command::new("script"), &folder);
+        terminal
+            .args(["-qefc", &line, "/dev/null"])
+            .current_dir(&folder)
+            .env("AWS_PROFILE", "job")
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::null());
+        let mut terminal = terminal.spawn().expect("it starts");
+        await_that("the command asks", || pids.exists());
+        let mut keys = terminal.stdin.take().expect("piped");
+        std::io::Write::write_all(&mut keys, typed.as_bytes()).expect("typed");
+        let began = Instant::now();
+        let output = terminal.wait_with_output().expect("it ends");
+        let told = String::from_utf8_lossy(&output.stdout).into_owned();
+        assert!(began.elapsed() < PROMPTLY, "{:?}", began.elapsed());
+        assert_eq!(output.status.code(), Some(status), "{typed:?}: {told}");
+        let pid = fs::read_to_string(&pids).expect("written");
+        await_that("the command ends", || !runs(pid.trim()));
+        fs::remove_file(&pids).expect("there");
+        drop(keys);
+    }
+    assert_eq!(fs::read(folder.join("back")).expect("copied"), b"bytes");
+}
+
 /// Whether there is a process of that number that has not ended.
 fn runs(pid: &str) -> bool {
     let Ok(told) = fs::read_to_string(format!("/proc/{pid}/stat")) else {

@@ -2,7 +2,7 @@
 
 use std::fmt;
 use std::io::{self, Read};
-use std::os::unix::process::CommandExt;
+use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -71,17 +71,22 @@ impl Process {
             url: A_KEY.into(),
             source,
         };
-        let mut child = Command::new(&self.program)
+        let may_ask = has_the_terminal();
+        let mut command = Command::new(&self.program);
+        command
             .args(&self.arguments)
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
-            .stderr(Stdio::piped())
-            // What it starts is found by that, and signals from the terminal come to this process alone.
-            .process_group(0)
+            .stderr(Stdio::piped());
+        if !may_ask {
+            // What it starts is found by that.
+            command.process_group(0);
+        }
+        let mut child = command
             .spawn()
             .map_err(|error| self.refused(format!("it cannot be started: {error}")))?;
         let ended = Ended::of(&mut child, line, until).map_err(|error| {
-            end_all(&mut child);
+            end_all(&mut child, may_ask);
             match error.kind() {
                 io::ErrorKind::TimedOut if until == patience => {
                     self.refused(format!("it did not end within {} s", PATIENCE.as_secs()))
@@ -143,10 +148,31 @@ impl Process {
     }
 }
 
-/// Ends a command, and what it started.
-fn end_all(child: &mut Child) {
+/// Whether this process has a terminal and may read from it. Then so may a command in the same group, and in any
+/// other one it would be stopped as soon as it asks its user for something.
+fn has_the_terminal() -> bool {
+    std::fs::read_to_string("/proc/self/stat").is_ok_and(|stat| is_in_front(&stat))
+}
+
+/// The same by what the kernel says of a process: its group is the one that its terminal listens to.
+fn is_in_front(stat: &str) -> bool {
+    let Some((_, rest)) = stat.rsplit_once(')') else {
+        return false;
+    };
+    // State and parent stand before them, and the session and the terminal between them.
+    let mut numbers = rest.split_whitespace().skip(2).map(str::parse::<i64>);
+    let (group, _, terminal) = (numbers.next(), numbers.next(), numbers.next());
+    match (group, terminal, numbers.next()) {
+        (Some(Ok(group)), Some(Ok(terminal)), Some(Ok(front))) => terminal != 0 && front == group,
+        _ => false,
+    }
+}
+
+/// Ends a command, and what it started unless that shares a group with this process: then the terminal's signals
+/// reach it.
+fn end_all(child: &mut Child, shares_the_group: bool) {
     let group = i32::try_from(child.id()).ok().and_then(Pid::from_raw);
-    if let Some(group) = group {
+    if let Some(group) = group.filter(|_| !shares_the_group) {
         // It was not waited for, so that the number is still its own.
         let _ = kill_process_group(group, Signal::KILL);
     }
@@ -178,11 +204,32 @@ impl Ended {
             }
             std::thread::sleep(LOOK);
         };
+        if by_the_terminal(status) {
+            // The same signal is on its way to this process, whose end is another one then.
+            let told = Instant::now() + AFTERWARDS;
+            while !line.is_over() && Instant::now() < told {
+                std::thread::sleep(LOOK);
+            }
+            if line.is_over() {
+                return Err(called_back());
+            }
+        }
         let until = Instant::now() + AFTERWARDS;
         let printed = |pipe: Option<Printing>| pipe.map(|pipe| pipe.by(until)).unwrap_or_default();
         let (out, err) = (printed(out), printed(err));
         Ok(Self { status, out, err })
     }
+}
+
+/// Whether a command was ended by a signal as terminals send it.
+fn by_the_terminal(status: ExitStatus) -> bool {
+    let ends = [Signal::INT, Signal::HUP, Signal::TERM].map(Signal::as_raw);
+    // Shells tell so of what they ran.
+    let told = status.code().map(|code| code - 128);
+    status
+        .signal()
+        .or(told)
+        .is_some_and(|signal| ends.contains(&signal))
 }
 
 /// What comes by a pipe, read by a thread of its own: what the command started may keep the pipe open for
@@ -252,6 +299,15 @@ fn words(line: &str) -> Option<Vec<String>> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_process_has_the_terminal_when_its_group_is_the_one_in_front() {
+        let of = |numbers: &str| is_in_front(&format!("7 (a )b) S 1 {numbers} 4194304 100"));
+        assert!(of("50 40 34816 50"));
+        assert!(!of("50 40 34816 60"), "another group is in front");
+        assert!(!of("50 40 0 -1"), "there is no terminal");
+        assert!(!of("50 40 0 50") && !is_in_front("") && !is_in_front("7 (a) S 1 x"));
+    }
 
     #[test]
     fn a_command_line_is_words_and_quotations() {
