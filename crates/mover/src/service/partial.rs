@@ -128,21 +128,7 @@ impl Partial {
             let (path, bytes) = (shown, plan.length);
             return Err(crate::error::TransferError::FileTooLarge { path, bytes, most }.into());
         }
-        match rustix::fs::statat(&plan.folder, plan.name, AtFlags::SYMLINK_NOFOLLOW) {
-            // One that leads somewhere was followed before; the kernel alone can do so beneath a folder.
-            Ok(there) if FileType::from_raw_mode(there.st_mode) == FileType::Symlink => {
-                return Err(ServiceError::Link { path: shown });
-            }
-            Ok(there) if is_special(there.st_mode) => {
-                return Err(ServiceError::Occupied {
-                    path: shown,
-                    found: "a folder, device or socket",
-                    wanted: "a file",
-                });
-            }
-            Ok(_) | Err(Errno::NOENT) => {}
-            Err(error) => return Err(ServiceError::file("look at", shown, error)),
-        }
+        replaced(&plan.folder, plan.name, &shown)?;
         let (partial, journal) = names(plan.name);
         let file = locked_file(&plan.folder, &partial, &shown)?;
         let failed = |source: io::Error| ServiceError::file("begin", shown.clone(), source);
@@ -316,6 +302,8 @@ impl Partial {
     /// When the file system refuses; the file is then as unfinished as before.
     pub(crate) fn publish(&self) -> Result<(), ServiceError> {
         let (partial, journal) = names(&self.name);
+        // Something else may have been put there meanwhile.
+        let before = replaced(&self.folder, &self.name, &self.shown)?;
         let done = (|| {
             if let Some(finished) = &self.finished {
                 // It was given the rest when it was finished; what is preserved is given exactly.
@@ -326,9 +314,6 @@ impl Partial {
                 return io::Result::Ok(());
             }
             self.file.buffered.set_len(self.length)?;
-            let nofollow = AtFlags::SYMLINK_NOFOLLOW;
-            let before = rustix::fs::statat(&self.folder, &self.name, nofollow).ok();
-            let before = before.map(|before| permissions(before.st_mode));
             self.wanted.give(&*self.file.buffered, before)?;
             self.file.buffered.sync_all()?;
             rustix::fs::renameat(&self.folder, &partial, &self.folder, &self.name)?;
@@ -358,6 +343,27 @@ impl Drop for Partial {
         if !self.resumable {
             remove(&journal);
         }
+    }
+}
+
+/// The permissions of the file that a copy replaces, where there is one.
+///
+/// # Errors
+/// When what is there is no file.
+fn replaced(folder: &OwnedFd, name: &OsStr, shown: &str) -> Result<Option<u16>, ServiceError> {
+    match rustix::fs::statat(folder, name, AtFlags::SYMLINK_NOFOLLOW) {
+        // One that leads somewhere was followed before; the kernel alone can do so beneath a folder.
+        Ok(there) if FileType::from_raw_mode(there.st_mode) == FileType::Symlink => {
+            Err(ServiceError::Link { path: shown.into() })
+        }
+        Ok(there) if is_special(there.st_mode) => Err(ServiceError::Occupied {
+            path: shown.into(),
+            found: "a folder, device or socket",
+            wanted: "a file",
+        }),
+        Ok(there) => Ok(Some(permissions(there.st_mode))),
+        Err(Errno::NOENT) => Ok(None),
+        Err(error) => Err(ServiceError::file("look at", shown, error)),
     }
 }
 

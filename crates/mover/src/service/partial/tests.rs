@@ -276,3 +276,32 @@ fn the_names_of_what_is_unfinished_fit_and_differ_for_every_name_that_a_file_may
     // A name that is too long for a file is too long at the beginning of its copy.
     assert!(of(&[b'n'; MAX_NAME + 1]).0.len() > MAX_NAME);
 }
+
+#[test]
+fn given_something_else_at_the_destination_by_the_time_that_it_is_whole_it_stays() {
+    type Put = fn(&Path);
+    let puts: [(Put, &str); 2] = [
+        (
+            |path| std::os::unix::fs::symlink("/nowhere", path).expect("linked"),
+            "destination-is-link",
+        ),
+        (
+            |path| std::fs::create_dir(path).expect("made"),
+            "destination-occupied",
+        ),
+    ];
+    for (put, code) in puts {
+        let folder = tempfile::tempdir().expect("a folder");
+        let partial = begin(folder.path(), TAG, false).expect("begun");
+        for number in 0..4 {
+            write(&partial, number, 7).expect("written");
+        }
+        let path = folder.path().join("m.bin");
+        put(&path);
+        let before = path.symlink_metadata().expect("there").file_type();
+        assert_eq!(partial.publish().expect_err("refused").code(), code);
+        drop(partial);
+        assert_eq!(path.symlink_metadata().expect("there").file_type(), before);
+        assert_eq!(entries(folder.path()), ["m.bin"]);
+    }
+}
