@@ -28,6 +28,9 @@ mod hops;
 mod hostile;
 mod identity;
 mod interfaces;
+#[cfg(any(test, fuzzing))]
+#[doc(hidden)]
+pub mod intruder;
 mod memory;
 mod nics;
 mod node;

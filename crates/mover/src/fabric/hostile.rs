@@ -5,165 +5,10 @@ use std::time::{Duration, Instant};
 
 use proptest::prelude::*;
 
-use super::descriptor::RegionDescriptor;
-use super::fields::{Reader, Writer};
-use super::handshake::{self, Purpose, TOKEN};
-use super::hello::{Hello, Talk, encode_joined};
-use super::identity::Incarnation;
-use super::memory::Buffer;
-use super::node::Fabric;
-use super::provider::Imm;
-use super::region::{Access, Region};
-use super::settings::{Options, Settings};
-use super::socket::Socket;
-use super::stash::await_kept;
-use super::wire::{self, HEADER, Kind, Lane};
-use super::{SharedKey, hello};
+use super::fields::Writer;
+use super::intruder::{Intruder, SOON, Victim, access};
+use super::wire::{HEADER, Kind, Lane};
 use crowfly_route::receipt::Path;
-
-const SOON: Duration = Duration::from_secs(10);
-/// The longest name of a socket that is looked for.
-const NAME: usize = 128;
-
-fn settings() -> Settings {
-    by(Path::Tcp)
-}
-
-/// Sockets, or memory that both map.
-fn by(path: Path) -> Settings {
-    Settings {
-        shm: path == Path::Shm,
-        streams: 1,
-        ..Settings::new(SharedKey::derive("hostile"))
-    }
-}
-
-/// A peer that has been let in, with one stream, and can send whatever it likes.
-struct Intruder {
-    control: Talk,
-    stream: Talk,
-}
-
-impl Intruder {
-    fn into(fabric: &Fabric) -> Self {
-        Self::into_by(fabric, Path::Tcp)
-    }
-
-    fn into_by(fabric: &Fabric, path: Path) -> Self {
-        let key = SharedKey::derive("hostile");
-        let deadline = Instant::now() + SOON;
-        let reach = || Socket::dial(fabric.address(), None, deadline).expect("connected");
-        let dial = |socket: Socket, purpose, token: [u8; TOKEN]| {
-            let agreed = handshake::dial(&socket, &key, purpose, token, "it", deadline);
-            Talk::new(socket, agreed.expect("let in"), "it".into(), deadline)
-        };
-        let mut control = dial(reach(), Purpose::Control, [0; TOKEN]);
-        let offer = hello::Offer {
-            index: 0,
-            path,
-            nic: "evil0".into(),
-            endpoint: Vec::new(),
-        };
-        let greeting = Hello {
-            incarnation: Incarnation::draw().expect("random"),
-            offers: vec![offer],
-            declined: Vec::new(),
-        };
-        control.say(Kind::Hello, &greeting.encode()).expect("said");
-        let theirs = Hello::decode(&control.hear(Kind::Hello).expect("heard")).expect("a greeting");
-        let mut endpoint = Reader::new(&theirs.offers[0].endpoint);
-        let token: [u8; TOKEN] = endpoint.array().expect("a token");
-        let socket = match endpoint.bytes(NAME) {
-            Some(name) if path == Path::Shm => Socket::dial_local(name).expect("connected"),
-            _ => reach(),
-        };
-        let stream = dial(socket, Purpose::Rail, token);
-        await_kept(&stream.socket, deadline).expect("kept");
-        control
-            .say(Kind::Ready, &encode_joined(&[0]))
-            .expect("said");
-        control.hear(Kind::Ready).expect("heard");
-        Self { control, stream }
-    }
-
-    /// Sends a well-tagged frame and what follows it.
-    fn send(talk: &mut Talk, kind: Kind, op: u64, body: &[u8], payload: u32, bytes: &[u8]) -> bool {
-        let frame = talk.sending.seal(kind, 0, op, body, payload);
-        let sent = talk.socket.write_all(&frame, talk.deadline);
-        sent.and_then(|()| talk.socket.write_all(bytes, talk.deadline))
-            .is_ok()
-    }
-
-    /// Whether the fabric hangs up on this connection.
-    fn is_hung_up_on(talk: &Talk) -> bool {
-        let mut bytes = [0; 4096];
-        loop {
-            match talk.socket.read_all(&mut bytes[..1], Instant::now() + SOON) {
-                Ok(()) => {}
-                Err(error) => return error.kind() != std::io::ErrorKind::TimedOut,
-            }
-        }
-    }
-}
-
-/// A fabric with two regions, and a friend that checks that it still works.
-struct Victim {
-    fabric: Fabric,
-    target: Region,
-    secret: Region,
-}
-
-impl Victim {
-    fn new() -> Self {
-        Self::reached(Path::Tcp)
-    }
-
-    fn reached(path: Path) -> Self {
-        let fabric = Fabric::new(by(path)).expect("a fabric");
-        let register = |bytes: &[u8], access| {
-            let buffer = Buffer::copy_of(bytes).expect("memory");
-            fabric.register(buffer, access).expect("registered")
-        };
-        let target = register(&[1; 4096], Access::READ_WRITE);
-        let secret = register(&[2; 4096], Access::LOCAL);
-        Self {
-            fabric,
-            target,
-            secret,
-        }
-    }
-
-    fn assert_well(&self) {
-        let friend = Fabric::new(settings()).expect("a fabric");
-        let peer = friend
-            .connect(&self.fabric.address().to_string(), Options::within(SOON))
-            .expect("connected");
-        let buffer = Buffer::copy_of(&[9; 4096]).expect("memory");
-        let source = friend.register(buffer, Access::LOCAL).expect("registered");
-        peer.write_imm(
-            &source.whole(),
-            &self.target.descriptor().whole(),
-            Imm(u32::MAX),
-            Options::within(SOON),
-        )
-        .wait()
-        .expect("written");
-        let mut bytes = [0; 4096];
-        self.secret.read_at(0, &mut bytes);
-        assert_eq!(bytes, [2; 4096], "memory that no peer may touch");
-    }
-}
-
-fn access(descriptor: &RegionDescriptor, runs: Vec<(u64, u32)>) -> Vec<u8> {
-    let capability = descriptor.capability();
-    let imm = None;
-    wire::Access {
-        capability,
-        imm,
-        runs,
-    }
-    .encode()
-}
 
 #[test]
 fn a_write_past_the_end_is_refused_and_its_payload_thrown_away() {
@@ -297,26 +142,27 @@ proptest! {
     fn whatever_frames_come_the_fabric_serves_its_friends(
         mapped in any::<bool>(),
         frames in proptest::collection::vec(
-            (0usize..19, any::<bool>(), any::<u64>(), proptest::collection::vec(any::<u8>(), 0..80), 0u32..5000),
+            (0..Kind::ALL.len(), any::<bool>(), any::<u64>(), proptest::collection::vec(any::<u8>(), 0..80), 0u32..5000),
             1..12,
         ),
     ) {
-        const KINDS: [Kind; 19] = [
-            Kind::Hello, Kind::Ready, Kind::Ping, Kind::Message, Kind::Barrier, Kind::Write,
-            Kind::Answer, Kind::Read, Kind::Data, Kind::Map, Kind::Mapped, Kind::Unmap,
-            Kind::Fallen, Kind::Mend, Kind::Mended, Kind::Joined, Kind::Sum, Kind::Summed,
-            Kind::Tether,
-        ];
         let path = if mapped { Path::Shm } else { Path::Tcp };
         let victim = Victim::reached(path);
         let mut intruder = Intruder::into_by(&victim.fabric, path);
         for (kind, on_stream, op, body, payload) in frames {
             let talk = if on_stream { &mut intruder.stream } else { &mut intruder.control };
-            Intruder::send(talk, KINDS[kind], op, &body, payload, &vec![3; payload as usize]);
+            Intruder::send(talk, Kind::ALL[kind], op, &body, payload, &vec![3; payload as usize]);
         }
         victim.assert_well();
         let mut bytes = [0; 4096];
         victim.target.read_at(0, &mut bytes);
         prop_assert_eq!(bytes, [9; 4096], "nothing was written without its key");
+    }
+
+    #[test]
+    fn whatever_is_asked_by_one_who_knows_the_keys_no_other_memory_is_touched(
+        bytes in proptest::collection::vec(any::<u8>(), 0..400),
+    ) {
+        super::intruder::frames(&bytes);
     }
 }

@@ -73,7 +73,7 @@ pub(crate) enum Kind {
 }
 
 impl Kind {
-    const ALL: [Self; 21] = [
+    pub(super) const ALL: [Self; 21] = [
         Self::Hello,
         Self::Ready,
         Self::Ping,
