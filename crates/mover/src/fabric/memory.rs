@@ -371,6 +371,47 @@ impl Part<'_> {
         Ok(())
     }
 
+    /// Copies bytes into this part; returns how many fitted, none where it can only be read.
+    ///
+    /// # Errors
+    /// What the GPU answers, where it is one's memory.
+    pub(crate) fn put(self, bytes: &[u8]) -> io::Result<usize> {
+        let len = bytes.len().min(self.len);
+        if !self.backing.writable {
+            return Ok(0);
+        }
+        self.first(len).in_steps(|into, done| {
+            let rest = bytes.get(done..).unwrap_or_default();
+            into.fill(|buffer, room| {
+                let len = room.min(rest.len());
+                // SAFETY: `fill` gives memory of `room` bytes, which no slice can overlap: no
+                // references to registered memory exist.
+                unsafe { std::ptr::copy_nonoverlapping(rest.as_ptr(), buffer, len) };
+                Ok(len)
+            })
+        })?;
+        Ok(len)
+    }
+
+    /// Copies bytes out of this part; returns how many there were.
+    ///
+    /// # Errors
+    /// What the GPU answers, where it is one's memory.
+    pub(crate) fn get(self, out: &mut [u8]) -> io::Result<usize> {
+        let len = out.len().min(self.len);
+        let mut done = 0;
+        while done < len {
+            let rest = out.get_mut(done..len).unwrap_or_default();
+            done += self.skip(done).first(len - done).drain(|bytes, there| {
+                let len = there.min(rest.len());
+                // SAFETY: `drain` gives memory of `there` bytes, which no exclusive slice overlaps.
+                unsafe { std::ptr::copy_nonoverlapping(bytes, rest.as_mut_ptr(), len) };
+                Ok(len)
+            })?;
+        }
+        Ok(len)
+    }
+
     /// Lets `put` write the start of this part: in place where it is host memory, through a buffer
     /// where it is a GPU's. Answers how many bytes were put.
     fn fill(self, put: impl FnOnce(*mut u8, usize) -> io::Result<usize>) -> io::Result<usize> {
@@ -485,21 +526,7 @@ impl Span {
     /// # Errors
     /// What the GPU answers, where it is one's memory.
     pub(crate) fn put(&self, bytes: &[u8]) -> io::Result<usize> {
-        let len = bytes.len().min(self.len());
-        if !self.backing.writable {
-            return Ok(0);
-        }
-        self.part().first(len).in_steps(|into, done| {
-            let rest = bytes.get(done..).unwrap_or_default();
-            into.fill(|buffer, room| {
-                let len = room.min(rest.len());
-                // SAFETY: `fill` gives memory of `room` bytes, which no slice can overlap: no
-                // references to registered memory exist.
-                unsafe { std::ptr::copy_nonoverlapping(rest.as_ptr(), buffer, len) };
-                Ok(len)
-            })
-        })?;
-        Ok(len)
+        self.part().put(bytes)
     }
 
     /// Copies bytes out of this part; returns how many there were.
@@ -507,22 +534,7 @@ impl Span {
     /// # Errors
     /// What the GPU answers, where it is one's memory.
     pub(crate) fn get(&self, out: &mut [u8]) -> io::Result<usize> {
-        let len = out.len().min(self.len());
-        let mut done = 0;
-        while done < len {
-            let rest = out.get_mut(done..len).unwrap_or_default();
-            done += self
-                .part()
-                .skip(done)
-                .first(len - done)
-                .drain(|bytes, there| {
-                    let len = there.min(rest.len());
-                    // SAFETY: `drain` gives memory of `there` bytes, which no exclusive slice overlaps.
-                    unsafe { std::ptr::copy_nonoverlapping(bytes, rest.as_mut_ptr(), len) };
-                    Ok(len)
-                })?;
-        }
-        Ok(len)
+        self.part().get(out)
     }
 }
 

@@ -13,7 +13,7 @@ use super::account::less_certain;
 use super::descriptor::{RegionDescriptor, check};
 use super::error::FabricError;
 use super::gate::Gate;
-use super::memory::{Backing, Buffer, Span};
+use super::memory::{Backing, Buffer, Part, Span};
 use super::provider::Registration;
 
 /// How long the last step of a thread that moves bytes may take.
@@ -247,9 +247,10 @@ impl Region {
 
     /// As [`Region::read_at`], with what the GPU answered where it fails.
     pub(crate) fn fetch_at(&self, offset: usize, out: &mut [u8]) -> Result<usize, FabricError> {
-        let span = self.core.span(offset.min(self.len())..self.len());
-        let Some(span) = span else { return Ok(0) };
-        span.get(out).map_err(|error| FabricError::GpuFailed {
+        let Some(part) = self.behind(offset) else {
+            return Ok(0);
+        };
+        part.get(out).map_err(|error| FabricError::GpuFailed {
             gpu: self.place().to_string(),
             why: error.to_string(),
         })
@@ -271,8 +272,14 @@ impl Region {
     /// Copies bytes in, from `offset` on; returns how many fitted, none when the memory can only
     /// be read, or the GPU whose memory it is fails.
     pub fn write_at(&self, offset: usize, bytes: &[u8]) -> usize {
-        let span = self.core.span(offset.min(self.len())..self.len());
-        span.and_then(|span| span.put(bytes).ok()).unwrap_or(0)
+        let part = self.behind(offset);
+        part.and_then(|part| part.put(bytes).ok()).unwrap_or(0)
+    }
+
+    /// What there is from a byte on.
+    fn behind(&self, offset: usize) -> Option<Part<'_>> {
+        let len = self.len();
+        self.core.backing.part(offset.min(len)..len)
     }
 
     /// Takes the memory back: no peer and no transfer can touch it any more.
