@@ -22,9 +22,10 @@ use std::time::{Duration, Instant};
 
 use crowfly_mover::fabric::rendezvous::{Folder, announce, meet};
 use crowfly_mover::fabric::{
-    Access, Buffer, Fabric, Imm, ImmCounter, Options, Peer, Region, RegionDescriptor, Settings,
-    SharedKey, Transfer,
+    Access, Buffer, Fabric, Imm, ImmCounter, LocalSlice, Options, Peer, Region, RegionDescriptor,
+    RemoteSlice, Settings, SharedKey, Transfer,
 };
+use crowfly_route::receipt::Path;
 
 const TIME: Duration = Duration::from_secs(120);
 /// Transfers under way at one time, at least and at most.
@@ -105,14 +106,9 @@ fn serve(folder: &Folder, path: &str, size: usize) -> Result<(), Box<dyn Error>>
         .wait()?;
     let told = peer.recv(options).wait()?;
     if let Some((count, remote)) = told.split_first_chunk() {
-        let mut rally = Rally {
-            peer: &peer,
-            region: &region,
-            remote: RegionDescriptor::from_bytes(remote)?,
-            size,
-            values: (path == "tcp").then(|| fabric.counter(BALL)),
-            flying: None,
-        };
+        let remote = RegionDescriptor::from_bytes(remote)?;
+        let values = (path == "tcp").then(|| fabric.counter(BALL));
+        let mut rally = Rally::new(&peer, &region, &remote, size, values)?;
         for round in 0..u64::from_le_bytes(*count) {
             rally.await_ball(round)?;
             rally.hit(round)?;
@@ -128,7 +124,9 @@ fn serve(folder: &Folder, path: &str, size: usize) -> Result<(), Box<dyn Error>>
 struct Rally<'a> {
     peer: &'a Peer,
     region: &'a Region,
-    remote: RegionDescriptor,
+    /// The second part of the region, which is the source.
+    here: LocalSlice,
+    there: RemoteSlice,
     size: usize,
     /// Where the other's writes are counted, if they carry a value.
     values: Option<ImmCounter>,
@@ -138,7 +136,25 @@ struct Rally<'a> {
 /// The value of those.
 const BALL: Imm = Imm(1);
 
-impl Rally<'_> {
+impl<'a> Rally<'a> {
+    fn new(
+        peer: &'a Peer,
+        region: &'a Region,
+        remote: &RegionDescriptor,
+        size: usize,
+        values: Option<ImmCounter>,
+    ) -> Result<Self, Box<dyn Error>> {
+        Ok(Self {
+            peer,
+            region,
+            here: region.slice(size..2 * size)?,
+            there: remote.slice(0..size as u64)?,
+            size,
+            values,
+            flying: None,
+        })
+    }
+
     /// The last byte of a round, never what was there before.
     const fn mark(round: u64) -> u8 {
         (round % 200) as u8 + 2
@@ -157,18 +173,19 @@ impl Rally<'_> {
     }
 
     fn hit(&mut self, round: u64) -> Result<(), Box<dyn Error>> {
-        // The second part of the region is the source.
-        let source = self.size..2 * self.size;
-        self.region.write_at(source.end - 1, &[Self::mark(round)]);
-        let there = self.remote.slice(0..self.size as u64)?;
-        let here = self.region.slice(source)?;
+        self.region
+            .write_at(2 * self.size - 1, &[Self::mark(round)]);
         let options = Options::within(TIME);
         match self.values {
-            None => self.peer.write(&here, &there, options).wait().map(drop)?,
+            None => {
+                let hit = self.peer.write(&self.here, &self.there, options);
+                hit.wait()?;
+            }
             Some(_) => {
                 // What was hit before has landed, or nothing would have come back.
                 self.land()?;
-                self.flying = Some(self.peer.write_imm(&here, &there, BALL, options));
+                let hit = (self.peer).write_imm(&self.here, &self.there, BALL, options);
+                self.flying = Some(hit);
             }
         }
         Ok(())
@@ -189,14 +206,8 @@ fn latency(path: &str, size: usize, count: u64) -> Result<(), Box<dyn Error>> {
     let mut told = count.to_le_bytes().to_vec();
     told.extend(region.descriptor().to_bytes()?);
     peer.send(&told, options).wait()?;
-    let mut rally = Rally {
-        peer,
-        region: &region,
-        remote,
-        size,
-        values: (path == "tcp").then(|| fabric.counter(BALL)),
-        flying: None,
-    };
+    let values = (path == "tcp").then(|| fabric.counter(BALL));
+    let mut rally = Rally::new(peer, &region, &remote, size, values)?;
     let mut began = Instant::now();
     for round in 0..count {
         if round == count / 10 {
@@ -268,10 +279,14 @@ fn measure(path: &str, write: bool, size: usize, seconds: f64) -> Result<(), Box
     let region = fabric.register(buffer(size)?, Access::LOCAL)?;
     let mut cpu = 0.0;
     let mut moved = 0u64;
+    let asked = match path {
+        "shm" => Path::Shm,
+        _ => Path::Tcp,
+    };
     let mut settle = |transfer: Transfer| -> Result<(), Box<dyn Error>> {
         let delivery = transfer.wait()?;
         let mut paths = delivery.paths();
-        assert!(paths.all(|(used, _)| used.as_str() == path), "a detour");
+        assert!(paths.all(|(used, _)| used == asked), "a detour");
         cpu += delivery.cpu().total();
         moved += delivery.bytes().0;
         Ok(())
