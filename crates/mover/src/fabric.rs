@@ -71,7 +71,7 @@ pub use descriptor::{
 };
 pub use error::{FabricError, SharedIo};
 pub use fields::{Reader, Writer};
-pub use gate::{Gate, Inside};
+pub use gate::{Gate, Inside, Pass};
 pub use group::{Group, Part};
 pub use identity::{BadKey, Incarnation, SharedKey};
 pub use interfaces::{LineRate, Reachable, reachable};

@@ -1,5 +1,6 @@
 //! A transfer's account: what each rail moved and what that cost, and the receipt that says so.
 
+use std::borrow::Cow;
 use std::cmp::Reverse;
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,7 +11,7 @@ use crowfly_route::receipt::{
     CpuSeconds, Path, RECEIPT_SCHEMA, Receipt, Share, Verification, Visibility,
 };
 use crowfly_route::units::Bytes;
-use smallvec::SmallVec;
+use smallvec::{SmallVec, smallvec};
 
 use super::plan::{Plan, Way};
 use super::port::CHECKED_FROM;
@@ -26,31 +27,92 @@ pub(crate) struct Moved {
     pub checked: Option<Checked>,
 }
 
-/// What a finished transfer did, in few words.
+/// What a finished transfer did, in few words: to write it down takes longer than a short transfer.
 #[derive(Clone, Debug)]
 pub(crate) struct Account {
     pub plan: Arc<Plan>,
     pub requested: u64,
-    /// By most transfers it is one rail, for which nothing is allocated.
+    pub wall: Duration,
+    pub cpu: CpuSeconds,
+    course: Course,
+}
+
+/// What became of a transfer on its way.
+#[derive(Clone, Debug)]
+enum Course {
+    /// One rail moved all bytes, whose port's counters nobody looked at, and there is no more to say.
+    Plain(RailId),
+    Eventful(Box<Incidents>),
+}
+
+/// What there is to say of some transfers and not of others.
+#[derive(Clone, Debug)]
+pub(crate) struct Incidents {
+    /// By most transfers it is one rail.
     pub moved: SmallVec<[Moved; 1]>,
     /// What was met on the way.
     pub met: Vec<Obstacle>,
     pub retries: u64,
-    pub wall: Duration,
-    pub cpu: CpuSeconds,
     pub verification: Verification,
     /// What came of making it visible to the destination's device, where that was to be done.
     pub visibility: Option<Visibility>,
 }
 
 impl Account {
+    pub(crate) fn new(
+        plan: Arc<Plan>,
+        requested: u64,
+        (wall, cpu): (Duration, CpuSeconds),
+        incidents: Incidents,
+    ) -> Self {
+        Self {
+            plan,
+            requested,
+            wall,
+            cpu,
+            course: Course::Eventful(Box::new(incidents)),
+        }
+    }
+
+    /// Of a transfer that one rail carried and of which there is no more to say.
+    pub(crate) const fn plain(
+        plan: Arc<Plan>,
+        requested: u64,
+        (wall, cpu): (Duration, CpuSeconds),
+        rail: RailId,
+    ) -> Self {
+        Self {
+            plan,
+            requested,
+            wall,
+            cpu,
+            course: Course::Plain(rail),
+        }
+    }
+
+    fn incidents(&self) -> Cow<'_, Incidents> {
+        match &self.course {
+            Course::Plain(rail) => Cow::Owned(Incidents::none(*rail, self.requested)),
+            Course::Eventful(incidents) => Cow::Borrowed(incidents),
+        }
+    }
+
+    /// Adds to what there is to say.
+    pub(crate) fn note(&mut self, note: impl FnOnce(&mut Incidents)) {
+        let mut incidents = self.incidents().into_owned();
+        note(&mut incidents);
+        self.course = Course::Eventful(Box::new(incidents));
+    }
+
     /// The same at length.
     pub(crate) fn written(&self) -> Written {
         let plan = &*self.plan;
-        let obstacles: Vec<Obstacle> = plan.obstacles.iter().chain(&self.met).cloned().collect();
+        let incidents = self.incidents();
+        let met = plan.obstacles.iter().chain(&incidents.met);
+        let obstacles: Vec<Obstacle> = met.cloned().collect();
         let blocks = |obstacle: &&Obstacle| obstacle.effect == Effect::Blocks;
         let because = obstacles.iter().find(blocks).map(|o| o.summary.clone());
-        let used: Vec<(&Moved, &Way)> = self
+        let used: Vec<(&Moved, &Way)> = incidents
             .moved
             .iter()
             .filter_map(|moved| Some((moved, &**plan.way(moved.rail)?)))
@@ -87,12 +149,12 @@ impl Account {
             requested: Bytes(self.requested),
             bounced,
             overread: Bytes(0),
-            retries: self.retries,
+            retries: incidents.retries,
             wall_seconds: self.wall.as_secs_f64(),
             cpu: self.cpu,
             ceiling: route.ceiling().map(|ceiling| ceiling.capacity),
-            visibility: self.visibility(used.iter().map(|(_, way)| *way)),
-            verification: self.verification.clone(),
+            visibility: self.visibility(used.iter().map(|(_, way)| *way), &incidents),
+            verification: incidents.verification.clone(),
             from: plan.from.clone(),
             to: plan.to.clone(),
             obstacles,
@@ -108,10 +170,14 @@ impl Account {
 
     /// The bytes by engine path.
     pub(crate) fn paths(&self) -> impl Iterator<Item = (Path, Bytes)> {
-        let moved = self.moved.iter();
-        moved.filter_map(|moved| {
-            let way = self.plan.way(moved.rail)?;
-            Some((way.path, Bytes(moved.bytes)))
+        let (plain, moved): (_, &[Moved]) = match &self.course {
+            Course::Plain(rail) => (Some((*rail, self.requested)), &[]),
+            Course::Eventful(incidents) => (None, &incidents.moved),
+        };
+        let moved = moved.iter().map(|moved| (moved.rail, moved.bytes));
+        plain.into_iter().chain(moved).filter_map(|(rail, bytes)| {
+            let way = self.plan.way(rail)?;
+            Some((way.path, Bytes(bytes)))
         })
     }
 
@@ -126,13 +192,37 @@ impl Account {
 
     /// Whether the device of the destination sees the bytes: the least certain of what is said of the
     /// ways that they went.
-    fn visibility<'a>(&self, used: impl Iterator<Item = &'a Way>) -> Visibility {
+    fn visibility<'a>(
+        &self,
+        used: impl Iterator<Item = &'a Way>,
+        incidents: &Incidents,
+    ) -> Visibility {
         if self.plan.reaches_host() {
             return Registration::visible_to_the_host();
         }
         let said = used.filter_map(|way| way.visibility.clone());
-        let said = said.chain(self.visibility.clone()).reduce(less_certain);
+        let said = said
+            .chain(incidents.visibility.clone())
+            .reduce(less_certain);
         said.unwrap_or_else(|| Visibility::NotNeeded("nothing was written".into()))
+    }
+}
+
+impl Incidents {
+    /// None but that a rail moved so much.
+    fn none(rail: RailId, bytes: u64) -> Self {
+        let moved = Moved {
+            rail,
+            bytes,
+            checked: None,
+        };
+        Self {
+            moved: smallvec![moved],
+            met: Vec::new(),
+            retries: 0,
+            verification: Verification::NotAsked,
+            visibility: None,
+        }
     }
 }
 

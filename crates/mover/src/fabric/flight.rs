@@ -9,7 +9,7 @@ use crowfly_route::policy::Policy;
 use crowfly_route::receipt::{CpuSeconds, Verification};
 use smallvec::SmallVec;
 
-use super::account::{Account, Moved};
+use super::account::{Account, Incidents, Moved};
 use super::descriptor::{RegionDescriptor, RemoteSlice};
 use super::error::FabricError;
 use super::gate::Gate;
@@ -219,17 +219,16 @@ impl Flight {
         for one in &mut moved {
             one.checked = checked(one.rail, one.bytes);
         }
-        Account {
+        let plan = Arc::clone(&self.plan);
+        let spent = (now.saturating_sub(self.started), self.cpu);
+        let incidents = Incidents {
             moved,
-            plan: Arc::clone(&self.plan),
-            requested: self.total,
             met: std::mem::take(&mut self.met),
             retries: self.retries,
-            wall: now.saturating_sub(self.started),
-            cpu: self.cpu,
             verification: Verification::NotAsked,
             visibility: None,
-        }
+        };
+        Account::new(plan, self.total, spent, incidents)
     }
 
     /// Puts back a piece whose rail failed.

@@ -313,7 +313,7 @@ impl Fabric {
         let core = Arc::new(RegionCore {
             descriptor,
             backing,
-            gate: Gate::default(),
+            gate: Gate::with_turnstiles(),
             registrations,
         });
         if access != Access::LOCAL {

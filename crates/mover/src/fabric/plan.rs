@@ -3,6 +3,7 @@
 //! A plan holds for all transfers of one kind between the same two memories until a rail changes, so
 //! it is made once for many of them.
 
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 
 use crowfly_route::hop::{Class, Route};
@@ -19,7 +20,7 @@ use super::rail::Rail;
 use super::region::RegionCore;
 use super::transfer::LeftOut;
 
-/// Plans that are kept; the oldest makes room.
+/// Kinds of transfers that something is kept for.
 const MAX_KEPT: usize = 16;
 
 /// What moves where, without its bytes.
@@ -172,23 +173,22 @@ impl Plan {
     }
 }
 
-/// Plans that were made already.
-#[derive(Default)]
-pub(crate) struct Plans {
-    kept: Vec<Kept>,
+/// What is kept for kinds of transfers; the oldest makes room.
+pub(crate) struct Kinds<T> {
+    kept: Vec<Kept<T>>,
     turn: usize,
 }
 
-struct Kept {
+struct Kept<T> {
     verb: Verb,
     policy: Policy,
     /// Held, so that no other region can have the same address.
     local: Option<Weak<RegionCore>>,
     remote: Option<DescriptorId>,
-    plan: Arc<Plan>,
+    what: T,
 }
 
-impl Kept {
+impl<T> Kept<T> {
     fn is_for(&self, kind: &Kind<'_>) -> bool {
         let local = match (&self.local, kind.local) {
             (Some(known), Some(local)) => std::ptr::eq(known.as_ptr(), Arc::as_ptr(local)),
@@ -204,31 +204,75 @@ impl Kept {
     }
 }
 
-impl Plans {
-    pub(crate) fn find(&self, kind: &Kind<'_>) -> Option<&Arc<Plan>> {
+impl<T> Default for Kinds<T> {
+    fn default() -> Self {
+        Self {
+            kept: Vec::new(),
+            turn: 0,
+        }
+    }
+}
+
+impl<T> Kinds<T> {
+    pub(crate) fn find(&self, kind: &Kind<'_>) -> Option<&T> {
         let mut kept = self.kept.iter();
-        kept.find(|kept| kept.is_for(kind)).map(|kept| &kept.plan)
+        kept.find(|kept| kept.is_for(kind)).map(|kept| &kept.what)
     }
 
-    pub(crate) fn keep(&mut self, kind: &Kind<'_>, plan: &Arc<Plan>) {
+    pub(crate) fn has(&self, kind: &Kind<'_>) -> bool {
+        self.find(kind).is_some()
+    }
+
+    /// Answers what makes room for it, if something does.
+    pub(crate) fn keep(&mut self, kind: &Kind<'_>, what: T) -> Option<T> {
         let new = Kept {
             verb: kind.verb,
             policy: kind.policy,
             local: kind.local.map(Arc::downgrade),
             remote: kind.remote.map(RegionDescriptor::identity),
-            plan: Arc::clone(plan),
+            what,
         };
         if self.kept.len() < MAX_KEPT {
-            return self.kept.push(new);
+            self.kept.push(new);
+            return None;
         }
         self.turn = (self.turn + 1) % MAX_KEPT;
-        if let Some(oldest) = self.kept.get_mut(self.turn) {
-            *oldest = new;
-        }
+        let oldest = self.kept.get_mut(self.turn)?;
+        Some(std::mem::replace(oldest, new).what)
+    }
+
+    /// Takes those out that are of no use any more.
+    pub(crate) fn drop_if(&mut self, useless: impl Fn(&T) -> bool) -> Vec<T> {
+        let gone = self.kept.extract_if(.., |kept| useless(&kept.what));
+        gone.map(|kept| kept.what).collect()
+    }
+}
+
+/// Plans that were made already.
+#[derive(Default)]
+pub(crate) struct Plans {
+    kinds: Kinds<Arc<Plan>>,
+    /// Counts up with each change of a rail.
+    era: Arc<AtomicU64>,
+}
+
+impl Plans {
+    /// Changes when plans that were made before hold no more.
+    pub(crate) const fn era(&self) -> &Arc<AtomicU64> {
+        &self.era
+    }
+
+    pub(crate) fn find(&self, kind: &Kind<'_>) -> Option<&Arc<Plan>> {
+        self.kinds.find(kind)
+    }
+
+    pub(crate) fn keep(&mut self, kind: &Kind<'_>, plan: &Arc<Plan>) {
+        self.kinds.keep(kind, Arc::clone(plan));
     }
 
     /// A rail changed: none of them holds any more.
     pub(crate) fn forget(&mut self) {
-        self.kept.clear();
+        self.kinds = Kinds::default();
+        self.era.fetch_add(1, Ordering::Release);
     }
 }

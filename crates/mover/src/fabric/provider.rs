@@ -13,7 +13,7 @@
 //! 1. An op it accepted ends exactly once: with [`Posted::Done`], with [`Events::completed`], or
 //!    with [`Release::Now`] when it is cancelled. [`Events::down`] ends all of a link's ops at once.
 //! 2. It writes into an op's memory only while inside both of the op's gates, one bounded step at a
-//!    time. A device that cannot ask answers [`Release::Later`] to a cancellation and tells the
+//!    time; a whole short transfer is one ([`Shortcut`]). A device that cannot ask answers [`Release::Later`] to a cancellation and tells the
 //!    end when it has stopped; the engine closes the link when that takes too long. Reading from
 //!    an op's memory is allowed for as long as the link keeps the memory alive.
 //! 3. It never calls [`Events`] from within [`Link::post`], [`Link::cancel`] or [`Link::close`].
@@ -36,7 +36,7 @@ use crowfly_route::receipt::{CpuSeconds, Path, Visibility};
 
 use super::descriptor::RegionDescriptor;
 use super::error::FabricError;
-use super::gate::Gate;
+use super::gate::{Gate, Pass};
 use super::identity::Incarnation;
 use super::memory::Backing;
 use super::port::PortCount;
@@ -396,10 +396,13 @@ pub trait Link: Send + Sync {
     /// When it was not accepted.
     fn post(&self, op: Op) -> Result<Posted, Refusal>;
 
-    /// Carries a short transfer out in the calling thread, where nothing has to be asked for first;
-    /// answers the CPU time of threads that helped, which [`Link::cpu`] does not count. `None` when it
-    /// has to be posted. The engine holds no lock meanwhile.
-    fn at_once(&self, _short: &Short<'_>) -> Option<Result<CpuSeconds, OpError>> {
+    /// What carries out short transfers between two memories in the threads that start them, where nothing
+    /// has to be asked for first; `None` when they have to be posted.
+    fn shortcut(
+        &self,
+        _local: &RegionCore,
+        _remote: &RegionDescriptor,
+    ) -> Option<Box<dyn Shortcut>> {
         None
     }
 
@@ -498,6 +501,17 @@ pub trait Link: Send + Sync {
     fn port_counters(&self) -> Result<PortCount, String> {
         Err("no port carries this path".into())
     }
+}
+
+/// Carries out short transfers between two memories by one link.
+pub trait Shortcut: Send + Sync {
+    /// Whether the link and the remote memory can still be reached. It is dropped once they cannot, and may
+    /// keep them until then.
+    fn is_open(&self) -> bool;
+
+    /// Carries a transfer out, inside all gates that `pass` gets it through; answers the CPU time of threads
+    /// that helped, which [`Link::cpu`] does not count. `None`, and nothing is done, when it has to be posted.
+    fn carry(&self, short: &Short<'_>, pass: Pass<'_>) -> Option<Result<CpuSeconds, OpError>>;
 }
 
 /// What links tell the engine.

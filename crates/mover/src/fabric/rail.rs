@@ -14,7 +14,8 @@ use crowfly_route::units::Bytes;
 use super::account::{Mark, Meter};
 use super::flight::Flight;
 use super::nics::Nearness;
-use super::provider::{FlightId, Imm, Link, OpId, Segment};
+use super::provider::{FlightId, Imm, Link, OpId, Segment, Verb};
+use super::scheduler::AT_ONCE;
 
 /// A rail as it is told to the scheduler.
 pub(crate) struct Rail {
@@ -80,6 +81,50 @@ impl std::ops::AddAssign for RailTotals {
     }
 }
 
+/// What threads that passed one turnstile moved by a rail themselves. Only those write it, one at a time, and
+/// anybody may look.
+#[derive(Debug, Default)]
+#[repr(align(64))]
+pub(crate) struct ShortTotals {
+    written: AtomicU64,
+    read: AtomicU64,
+    ops: AtomicU64,
+    failed_ops: AtomicU64,
+    /// When the last one ended, in nanoseconds of the session's time.
+    stirred: AtomicU64,
+}
+
+impl ShortTotals {
+    /// A transfer ended, well or not.
+    pub(crate) fn add(&self, verb: Verb, bytes: u64, well: bool, now: Duration) {
+        let add = |sum: &AtomicU64, more: u64| {
+            sum.store(sum.load(Ordering::Relaxed) + more, Ordering::Relaxed);
+        };
+        let now = now.as_secs() * 1_000_000_000 + u64::from(now.subsec_nanos());
+        self.stirred.store(now, Ordering::Relaxed);
+        match (well, verb) {
+            (false, _) => return add(&self.failed_ops, 1),
+            (true, Verb::Write) => add(&self.written, bytes),
+            (true, Verb::Read) => add(&self.read, bytes),
+        }
+        add(&self.ops, 1);
+    }
+
+    fn so_far(&self) -> RailTotals {
+        let seen = |sum: &AtomicU64| sum.load(Ordering::Relaxed);
+        RailTotals {
+            written: Bytes(seen(&self.written)),
+            read: Bytes(seen(&self.read)),
+            ops: seen(&self.ops),
+            failed_ops: seen(&self.failed_ops),
+        }
+    }
+
+    fn stirred(&self) -> Duration {
+        Duration::from_nanos(self.stirred.load(Ordering::Relaxed))
+    }
+}
+
 /// The running totals of one rail.
 #[derive(Clone, Debug, serde::Serialize)]
 pub struct RailReport {
@@ -119,14 +164,17 @@ pub(crate) struct RailState {
     pub told: Option<Option<Vec<u8>>>,
     bytes: u64,
     pub full: bool,
-    /// When something last came to an end, or was posted to the idle rail.
+    /// The same of what was posted.
     pub stirred: Duration,
     /// Another link has its place; what it has in flight ends, and nothing more is posted.
     pub retiring: bool,
     /// How often it came back, and what went by it before it last did.
     pub returns: u64,
     earlier: RailTotals,
+    /// What was posted.
     pub totals: RailTotals,
+    /// What was carried out by those who started it, by turnstile.
+    pub short: [Arc<ShortTotals>; AT_ONCE],
     meter: Meter,
 }
 
@@ -147,6 +195,7 @@ impl RailState {
             returns: 0,
             earlier: RailTotals::default(),
             totals: RailTotals::default(),
+            short: Default::default(),
             meter: Meter::default(),
         }
     }
@@ -212,14 +261,29 @@ impl RailState {
     pub(crate) fn follows(&mut self, old: Option<Self>) {
         if let Some(old) = old {
             self.earlier += old.earlier;
-            self.earlier += old.totals;
+            self.earlier += old.totals();
             self.returns += old.returns;
         }
     }
 
+    /// What went by this link.
+    pub(crate) fn totals(&self) -> RailTotals {
+        let mut totals = self.totals;
+        for short in &self.short {
+            totals += short.so_far();
+        }
+        totals
+    }
+
+    /// When something last came to an end, or was posted to the idle rail.
+    pub(crate) fn stirred(&self) -> Duration {
+        let short = self.short.iter().map(|short| short.stirred());
+        short.fold(self.stirred, Duration::max)
+    }
+
     pub(crate) fn report(&self) -> RailReport {
         let mut totals = self.earlier;
-        totals += self.totals;
+        totals += self.totals();
         RailReport {
             path: self.rail.path,
             nic: self.rail.nic.clone(),

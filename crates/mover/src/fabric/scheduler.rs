@@ -7,6 +7,7 @@
 //! time until a rail is made anew; `short` is for what needs none of that.
 
 use std::collections::{BTreeMap, VecDeque};
+use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
@@ -31,6 +32,8 @@ mod returning;
 mod short;
 
 use returning::Returning;
+pub(crate) use short::AT_ONCE;
+use short::Turnstiles;
 
 /// The most transfers that one peer may have under way.
 pub const MAX_FLIGHTS: usize = 4096;
@@ -102,6 +105,10 @@ impl Ended {
 /// All transfers with one peer.
 pub(crate) struct Scheduler {
     state: Mutex<State>,
+    /// Passed by threads that carry short transfers out themselves.
+    turnstiles: Turnstiles,
+    /// That of the plans.
+    era: Arc<AtomicU64>,
     /// Called when links were closed that the peer is to be told of.
     bell: OnceLock<Bell>,
 }
@@ -129,6 +136,8 @@ impl Scheduler {
             closing: Vec::new(),
         };
         Self {
+            turnstiles: Turnstiles::default(),
+            era: Arc::clone(state.plans.era()),
             state: Mutex::new(state),
             bell: OnceLock::new(),
         }
@@ -239,6 +248,7 @@ impl Scheduler {
         self.step(|state| {
             state.now = state.now.max(now);
             state.lost.get_or_insert_with(|| why.to_owned());
+            state.plans.forget();
             let rails: Vec<RailId> = state.rails.keys().copied().collect();
             for rail in rails {
                 state.rail_down(rail, why);
@@ -322,7 +332,7 @@ impl Scheduler {
     /// When an op last came to its end.
     pub(crate) fn stirred(&self) -> Duration {
         let state = self.state();
-        let stirred = state.rails.values().map(|known| known.stirred);
+        let stirred = state.rails.values().map(RailState::stirred);
         stirred.max().unwrap_or_default()
     }
 

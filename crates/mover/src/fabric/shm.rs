@@ -26,7 +26,7 @@ use super::identity::{Capability, Incarnation};
 use super::memory::{Backing, Caches, Duo};
 use super::provider::{
     Chore, Endpoint, Events, Joining, Limits, Link, Meeting, Op, OpError, OpId, Posted, Provider,
-    RailId, Refusal, Registration, Release, Role, Run, Short, Verb, Wait, counted,
+    RailId, Refusal, Registration, Release, Role, Run, Short, Shortcut, Verb, Wait, counted,
 };
 use super::region::{Access, RegionCore};
 use super::regions::{Regions, Wish};
@@ -150,7 +150,7 @@ impl Mapped {
     fn new(memory: Backing, hold: tether::Hold) -> Arc<Self> {
         Arc::new(Self {
             memory: Some(Arc::new(memory)),
-            gate: Gate::default(),
+            gate: Gate::with_turnstiles(),
             farewell: Mutex::default(),
             _hold: hold,
         })
@@ -405,17 +405,15 @@ impl Link for ShmLink {
         self.begin(op, Some(chores))
     }
 
-    fn at_once(&self, short: &Short<'_>) -> Option<Result<CpuSeconds, OpError>> {
-        let by_cores = short.local.backing().device().is_none()
-            && matches!(short.remote.place(), Place::Host(_));
-        if self.conn.is_broken() || !by_cores {
-            return None;
-        }
-        let mapped = match self.state().maps.get(&short.remote.capability()) {
+    fn shortcut(&self, local: &RegionCore, remote: &RegionDescriptor) -> Option<Box<dyn Shortcut>> {
+        let by_cores =
+            local.backing().device().is_none() && matches!(remote.place(), Place::Host(_));
+        let link = self.this.upgrade().filter(|_| by_cores)?;
+        let mapped = match self.state().maps.get(&remote.capability()) {
             Some(Mapping::Here(mapped)) => Arc::clone(mapped),
             _ => return None,
         };
-        Some(self.copy_short(short, &mapped))
+        Some(Box::new(copying::ByCaller { link, mapped }))
     }
 
     fn attend(&self, wait: &Wait<'_>) {

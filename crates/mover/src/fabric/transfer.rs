@@ -133,13 +133,13 @@ impl Delivery {
 
     /// What its NICs wrote was made visible to the memory's device.
     pub(crate) fn is_seen(&mut self, visibility: Visibility) {
-        self.account.visibility = Some(visibility);
+        self.account.note(|told| told.visibility = Some(visibility));
         self.written = OnceLock::new();
     }
 
     /// Both ends were compared.
     pub(crate) fn verified(&mut self, verification: Verification) {
-        self.account.verification = verification;
+        self.account.note(|told| told.verification = verification);
         self.written = OnceLock::new();
     }
 }

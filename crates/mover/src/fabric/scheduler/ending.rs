@@ -362,7 +362,8 @@ impl State {
         let (now, silence) = (self.now, self.silence);
         let usable = |known: &RailState| known.down.is_none() && !known.retiring;
         let silent = |known: &RailState| {
-            usable(known) && !known.ops.is_empty() && now.saturating_sub(known.stirred) >= silence
+            let stirred = known.stirred();
+            usable(known) && !known.ops.is_empty() && now.saturating_sub(stirred) >= silence
         };
         let others = |id: RailId, known: &RailState| {
             let flights = known

@@ -124,7 +124,7 @@ impl Scheduler {
         let state = self.state();
         let latest = state.latest();
         let known = latest.get(&place).and_then(|id| state.rails.get(id));
-        known.is_some_and(|known| known.totals.ops > 0)
+        known.is_some_and(|known| known.totals().ops > 0)
     }
 }
 

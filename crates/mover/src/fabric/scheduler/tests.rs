@@ -18,7 +18,7 @@ use crate::fabric::nics::Nearness;
 use crate::fabric::plan::Kind;
 use crate::fabric::port::PortCount;
 use crate::fabric::provider::{
-    Chore, Limits, Link, Op, Posted, Refusal, Registration, Release, Run, Short, Verb,
+    Chore, Limits, Link, Op, Posted, Refusal, Registration, Release, Run, Short, Shortcut, Verb,
 };
 use crate::fabric::rail::NicLoad;
 use crate::fabric::region::{Access, RegionCore, Registered, Registrations};
@@ -28,6 +28,8 @@ mod accounts;
 mod at_once;
 mod failing;
 mod sharing;
+
+use at_once::Answers;
 
 const MIB: u64 = 1 << 20;
 
@@ -43,7 +45,7 @@ struct Kept {
     /// Bytes whose move was left to the thread that started the transfer, and which that thread saw to.
     left: Arc<Mutex<u64>>,
     /// What it answers to short transfers that it could carry out at once, if it could.
-    at_once: Mutex<Option<Result<CpuSeconds, OpError>>>,
+    at_once: Arc<Answers>,
     /// CPU time that it says to have used.
     used: Mutex<f64>,
     /// What happens while it is being closed.
@@ -93,8 +95,8 @@ impl Link for Kept {
         chores.push(Box::new(move || *left.lock().expect("no panic") += bytes));
         self.post(op)
     }
-    fn at_once(&self, _: &Short<'_>) -> Option<Result<CpuSeconds, OpError>> {
-        self.at_once.lock().expect("no panic").clone()
+    fn shortcut(&self, _: &RegionCore, _: &RegionDescriptor) -> Option<Box<dyn Shortcut>> {
+        Some(Box::new(Arc::clone(&self.at_once)))
     }
     fn cancel(&self, _: OpId) -> Release {
         Release::Now
@@ -145,7 +147,7 @@ impl World {
                 counted: Mutex::new(Some(0)),
                 dead: false.into(),
                 left: Arc::default(),
-                at_once: Mutex::default(),
+                at_once: Arc::default(),
                 used: Mutex::default(),
                 closing: Mutex::default(),
             });

@@ -1,12 +1,12 @@
 //! The one copy, by the thread that asks or by one that copies.
 
 use super::*;
+use crate::fabric::gate::Pass;
 
-/// The memories that runs are copied between, and what may stop that.
+/// The memories that runs are copied between.
 struct Ends<'a> {
     verb: Verb,
     local: &'a RegionCore,
-    flight: Option<&'a Gate>,
     mapped: &'a Mapped,
     caches: Caches,
     second: Option<&'a Duo>,
@@ -17,30 +17,51 @@ fn closed() -> OpError {
     OpError::Rail("the link was closed".into())
 }
 
-impl ShmLink {
-    /// Copies the bytes of a short transfer.
-    pub(super) fn copy_short(
-        &self,
-        short: &Short<'_>,
-        mapped: &Mapped,
-    ) -> Result<CpuSeconds, OpError> {
+/// Copies by the threads that start transfers, of which none is posted.
+pub(super) struct ByCaller {
+    pub link: Arc<ShmLink>,
+    pub mapped: Arc<Mapped>,
+}
+
+impl Shortcut for ByCaller {
+    fn is_open(&self) -> bool {
+        !self.link.gate.is_closed() && !self.mapped.gate.is_closed()
+    }
+
+    fn carry(&self, short: &Short<'_>, pass: Pass<'_>) -> Option<Result<CpuSeconds, OpError>> {
+        let Self { link, mapped } = self;
+        let open = pass.through(&link.gate) && pass.through(&mapped.gate);
+        if !open || link.conn.is_broken() {
+            return None;
+        }
+        if !pass.through(&short.local.gate) {
+            return Some(Err(OpError::Op(FabricError::Deregistered)));
+        }
         let ends = Ends {
             verb: short.verb,
             local: short.local,
-            flight: None,
             mapped,
             caches: Caches::Keep,
-            second: Some(self.copier.second()),
+            second: Some(link.copier.second()),
         };
         let mut helped = CpuSeconds::default();
         for run in short.runs {
-            let more = self.copy_run(&ends, *run)?;
-            helped.user += more.user;
-            helped.system += more.system;
+            let mut done = 0;
+            while done < run.len {
+                match link.copy_step(&ends, *run, &mut done) {
+                    Ok(more) => {
+                        helped.user += more.user;
+                        helped.system += more.system;
+                    }
+                    Err(error) => return Some(Err(error)),
+                }
+            }
         }
-        Ok(helped)
+        Some(Ok(helped))
     }
+}
 
+impl ShmLink {
     /// Copies an op's bytes.
     pub(super) fn copy(&self, op: &Op, mapped: &Mapped) -> Result<(), OpError> {
         let local = op.local.as_ref();
@@ -54,7 +75,6 @@ impl ShmLink {
         let ends = Ends {
             verb: op.verb,
             local: &local.region,
-            flight: Some(&local.flight),
             mapped,
             caches,
             second: None,
@@ -64,14 +84,40 @@ impl ShmLink {
             remote: segment.remote,
             len: u64::from(segment.len),
         });
-        segments.try_for_each(|run| self.copy_run(&ends, run).map(drop))
+        segments.try_for_each(|run| self.copy_run(&ends, &local.flight, run))
     }
 
-    /// Copies a run step by step, each inside the gates of everything that it touches; answers what
-    /// the help of a second core cost.
-    fn copy_run(&self, ends: &Ends<'_>, run: Run) -> Result<CpuSeconds, OpError> {
-        let gone = || OpError::Op(FabricError::NoSuchRegion { peer: self.peer });
-        let memory = ends.mapped.memory.as_ref().ok_or_else(gone)?;
+    /// Copies a run step by step, each inside the gates of everything that it touches.
+    fn copy_run(&self, ends: &Ends<'_>, flight: &Gate, run: Run) -> Result<(), OpError> {
+        let mut done = 0;
+        while done < run.len {
+            // What ends is the link and not the transfer, which may have another way.
+            let _link = self.gate.enter().ok_or_else(closed)?;
+            let _theirs = ends.mapped.gate.enter().ok_or_else(|| self.gone())?;
+            let ours_gone = || OpError::Op(FabricError::Deregistered);
+            let _ours = ends.local.gate.enter().ok_or_else(ours_gone)?;
+            let ended = || OpError::Op(FabricError::Cancelled);
+            let _flight = flight.enter().ok_or_else(ended)?;
+            self.copy_step(ends, run, &mut done)?;
+        }
+        Ok(())
+    }
+
+    fn gone(&self) -> OpError {
+        OpError::Op(FabricError::NoSuchRegion { peer: self.peer })
+    }
+
+    /// Copies one step of a run, from the byte on up to which it is done, inside all gates; answers what the
+    /// help of a second core cost.
+    fn copy_step(&self, ends: &Ends<'_>, run: Run, done: &mut u64) -> Result<CpuSeconds, OpError> {
+        let memory = ends.mapped.memory.as_ref().ok_or_else(|| self.gone())?;
+        let step = STEP.min(run.len - *done);
+        let part = |start: u64| {
+            let start = usize::try_from(start.checked_add(*done)?).ok()?;
+            Some(start..start.checked_add(usize::try_from(step).ok()?)?)
+        };
+        let ours = part(run.local).and_then(|range| ends.local.backing().part(range));
+        let theirs = part(run.remote).and_then(|range| memory.part(range));
         let outside = || {
             OpError::Op(FabricError::OutOfBounds {
                 start: run.remote,
@@ -79,50 +125,27 @@ impl ShmLink {
                 len: memory.len() as u64,
             })
         };
-        let ended = || OpError::Op(FabricError::Cancelled);
-        let mut helped = CpuSeconds::default();
-        let mut done = 0;
-        while done < run.len {
-            let step = STEP.min(run.len - done);
-            let part = |start: u64| {
-                let start = usize::try_from(start.checked_add(done)?).ok()?;
-                Some(start..start.checked_add(usize::try_from(step).ok()?)?)
-            };
-            let ours = part(run.local).and_then(|range| ends.local.backing().part(range));
-            let theirs = part(run.remote).and_then(|range| memory.part(range));
-            let (ours, theirs) = ours.zip(theirs).ok_or_else(outside)?;
-            // What ends is the link and not the transfer, which may have another way.
-            let _link = self.gate.enter().ok_or_else(closed)?;
-            let _theirs = ends.mapped.gate.enter().ok_or_else(gone)?;
-            let ours_gone = || OpError::Op(FabricError::Deregistered);
-            let _ours = ends.local.gate.enter().ok_or_else(ours_gone)?;
-            let _flight = match ends.flight {
-                Some(gate) => Some(gate.enter().ok_or_else(ended)?),
-                None => None,
-            };
-            let (copied, what) = match ends.verb {
-                Verb::Write => (
-                    ours.copy_to(theirs, ends.caches, ends.second),
-                    "remote writes",
-                ),
-                Verb::Read => (
-                    theirs.copy_to(ours, ends.caches, ends.second),
-                    "local writes",
-                ),
-            };
-            let more = copied.map_err(|error| {
-                OpError::Op(match error.kind() {
-                    std::io::ErrorKind::PermissionDenied => FabricError::NotAllowed { what },
-                    _ => FabricError::GpuFailed {
-                        gpu: ends.local.backing().place().to_string(),
-                        why: error.to_string(),
-                    },
-                })
-            })?;
-            helped.user += more.user;
-            helped.system += more.system;
-            done += step;
-        }
+        let (ours, theirs) = ours.zip(theirs).ok_or_else(outside)?;
+        let (copied, what) = match ends.verb {
+            Verb::Write => (
+                ours.copy_to(theirs, ends.caches, ends.second),
+                "remote writes",
+            ),
+            Verb::Read => (
+                theirs.copy_to(ours, ends.caches, ends.second),
+                "local writes",
+            ),
+        };
+        let helped = copied.map_err(|error| {
+            OpError::Op(match error.kind() {
+                std::io::ErrorKind::PermissionDenied => FabricError::NotAllowed { what },
+                _ => FabricError::GpuFailed {
+                    gpu: ends.local.backing().place().to_string(),
+                    why: error.to_string(),
+                },
+            })
+        })?;
+        *done += step;
         Ok(helped)
     }
 

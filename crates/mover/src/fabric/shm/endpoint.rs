@@ -80,7 +80,7 @@ impl Endpoint for ShmEndpoint {
             events: joining.events,
             regions: Arc::clone(&self.sockets.regions),
             devices: Arc::clone(&self.devices),
-            gate: Gate::default(),
+            gate: Gate::with_turnstiles(),
             state: Mutex::new(State {
                 hold: Some(hold),
                 ..State::default()

@@ -1,6 +1,34 @@
 //! Short transfers, which the thread that starts them carries out.
 
+use std::sync::atomic::{AtomicUsize, Ordering};
+
 use super::*;
+use crate::fabric::gate::Pass;
+use crate::fabric::provider::Shortcut;
+
+/// What a link answers to short transfers.
+#[derive(Default)]
+pub(super) struct Answers {
+    answer: Mutex<Option<Result<CpuSeconds, OpError>>>,
+    /// Threads that ask.
+    asking: AtomicUsize,
+}
+
+impl Answers {
+    pub(super) fn lock(&self) -> MutexGuard<'_, Option<Result<CpuSeconds, OpError>>> {
+        self.answer.lock().expect("no panic")
+    }
+}
+
+impl Shortcut for Arc<Answers> {
+    fn is_open(&self) -> bool {
+        true
+    }
+    fn carry(&self, _: &Short<'_>, _: Pass<'_>) -> Option<Result<CpuSeconds, OpError>> {
+        self.asking.fetch_add(1, Ordering::SeqCst);
+        self.lock().clone()
+    }
+}
 
 #[test]
 fn given_a_short_transfer_then_the_thread_that_starts_it_carries_it_out_and_no_longer_one() {
@@ -44,7 +72,7 @@ fn given_a_link_that_carries_short_transfers_out_at_once_then_nothing_is_posted_
         user: 0.25,
         system: 0.5,
     };
-    *world.links[0].at_once.lock().expect("no panic") = Some(Ok(helped));
+    *world.links[0].at_once.lock() = Some(Ok(helped));
     let delivery = short(&world, &local, 1000).expect("at once").expect("well");
     assert_eq!((delivery.bytes(), delivery.cpu()), (Bytes(1000), helped));
     assert!(delivery.receipt.is_whole());
@@ -59,11 +87,37 @@ fn given_a_link_that_carries_short_transfers_out_at_once_then_nothing_is_posted_
 }
 
 #[test]
+fn given_as_many_threads_as_turnstiles_then_one_more_waits_for_none_of_them_and_has_its_transfer_posted()
+ {
+    let world = World::new(&BOTH_SOCKETS[..1]);
+    let local = region(1000, None);
+    let answers = &world.links[0].at_once;
+    let mut answer = answers.lock();
+    *answer = Some(Ok(CpuSeconds::default()));
+    std::thread::scope(|scope| {
+        let carry = || short(&world, &local, 1000).expect("at once").expect("well");
+        let threads = [(); AT_ONCE].map(|()| scope.spawn(carry));
+        let asking = || answers.asking.load(Ordering::SeqCst);
+        while asking() < AT_ONCE {
+            std::thread::yield_now();
+        }
+        assert!(short(&world, &local, 1000).is_none(), "none is free");
+        assert_eq!(asking(), AT_ONCE);
+        drop(answer);
+        for thread in threads {
+            assert!(thread.join().expect("no panic").receipt.is_whole());
+        }
+    });
+    let totals = world.scheduler.report()[0].totals;
+    assert_eq!((totals.written, totals.ops), (Bytes(4000), 4));
+}
+
+#[test]
 fn when_a_link_cannot_carry_a_short_transfer_out_then_its_error_is_the_end_and_a_broken_rail_is_not()
  {
     let world = World::new(&BOTH_SOCKETS[..1]);
     let local = region(1000, None);
-    let answer = |result| *world.links[0].at_once.lock().expect("no panic") = Some(Err(result));
+    let answer = |result| *world.links[0].at_once.lock() = Some(Err(result));
     answer(OpError::Op(FabricError::Deregistered));
     let error = short(&world, &local, 1000)
         .expect("an end")
