@@ -28,7 +28,8 @@ pub(crate) const BLOCK: usize = 256 << 10;
 /// Blocks under way: so far can a rank run ahead of the slowest, which saves switches where ranks
 /// share cores.
 pub(crate) const BLOCKS: usize = 4;
-/// The same where each has a core, and there is no more than this core's cache has room for.
+/// The same where each has a core: more of them would be out of its caches by the time that each is used
+/// again.
 pub(crate) const BLOCKS_APART: usize = 2;
 /// The most bytes of a post.
 pub(crate) const POST: usize = 32 << 10;
@@ -104,9 +105,9 @@ impl Layout {
         (3 + POSTS) * LINE
     }
 
-    /// The block in turn.
-    pub(crate) const fn block(&self, count: u64) -> usize {
-        self.blocks() + (count % BLOCKS as u64) as usize * BLOCK
+    /// The block in turn, of so many that are used.
+    pub(crate) const fn block(&self, count: u64, of: usize) -> usize {
+        self.blocks() + (count % of as u64) as usize * BLOCK
     }
 
     /// The head of the post in turn.
@@ -269,7 +270,8 @@ mod tests {
             ranges.push(range(layout.bell(), size_of::<u32>()));
             let steps = [Step::Put, Step::Reduced, Step::Taken];
             ranges.extend(steps.map(|step| range(layout.progress(step), 8)));
-            ranges.extend((0..BLOCKS as u64).map(|count| range(layout.block(count), BLOCK)));
+            let blocks = (0..BLOCKS as u64).map(|count| layout.block(count, BLOCKS));
+            ranges.extend(blocks.map(|block| range(block, BLOCK)));
             for count in 0..POSTS as u64 {
                 ranges.push(range(layout.post_head(count), POST_HEAD));
                 ranges.push(range(layout.post(count, INLINE), INLINE));

@@ -47,6 +47,29 @@ impl Rule {
         }
     }
 
+    /// The same of this rank's numbers, which are in `into`, with the result on every board as well.
+    pub(super) fn reduce_in_all<'a>(
+        self,
+        into: &mut [u8],
+        boards: impl Iterator<Item = &'a Backing> + Clone,
+        at: usize,
+    ) {
+        let mut each = boards.clone();
+        if let (Some(board), None) = (each.next(), each.next())
+            && !self.wide
+            && self.reduction != Reduction::Mean
+        {
+            // Each result goes to both places at once.
+            reduce::fold(self.element, self.reduction, into, With::Both(board, at));
+            return;
+        }
+        self.reduce(into, First::Own, boards.clone(), at, |offset, piece| {
+            for board in boards.clone() {
+                board.copy_in(at + offset, piece, Caches::Keep);
+            }
+        });
+    }
+
     fn plain<'a>(
         self,
         piece: &mut [u8],
@@ -66,6 +89,9 @@ impl Rule {
         reduce::finish(self.element, self.reduction, piece, self.ranks);
     }
 
+    // In a frame of its own: inlined into a function that returns early, so large a frame made rustc 1.95
+    // (LLVM 22.1.2) probe the stack with a register that held an argument.
+    #[inline(never)]
     fn widened<'a>(
         self,
         piece: &mut [u8],

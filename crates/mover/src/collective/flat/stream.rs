@@ -14,7 +14,7 @@
 use std::ops::Range;
 use std::sync::atomic::Ordering;
 
-use super::rule::{First, Rule};
+use super::rule::Rule;
 use super::{Flat, others};
 use crate::collective::arena::{BLOCK, BLOCKS, BLOCKS_APART, Step};
 use crate::collective::error::CollectiveError;
@@ -40,8 +40,8 @@ struct Blocks<'a> {
     before: u64,
     /// How far this rank is with each step.
     done: [u64; 3],
-    /// How many may be under way.
-    most: u64,
+    /// How many may be under way; the same at all ranks.
+    most: usize,
 }
 
 impl Blocks<'_> {
@@ -70,7 +70,7 @@ impl Flat {
             rule,
             before: self.streamed,
             done: [0; 3],
-            most: if patience.roomy { BLOCKS_APART } else { BLOCKS } as u64,
+            most: if patience.roomy { BLOCKS_APART } else { BLOCKS },
         };
         let mut compared = false;
         while blocks.done(Step::Taken) < count {
@@ -115,7 +115,7 @@ impl Flat {
                 }
             }
         }
-        if put < count && put - taken < blocks.most {
+        if put < count && put - taken < blocks.most as u64 {
             return Some((Step::Put, None));
         }
         awaited
@@ -148,7 +148,7 @@ impl Flat {
 
     fn put(&self, blocks: &mut Blocks<'_>) {
         let at = blocks.done(Step::Put);
-        let to = self.layout.block(blocks.before + at);
+        let to = self.layout.block(blocks.before + at, blocks.most);
         let block = blocks.block(at);
         let own = part(block.len(), self.me, self.ranks());
         let (before, after) = (block.get(..own.start), block.get(own.end..));
@@ -161,26 +161,22 @@ impl Flat {
 
     fn reduce(&mut self, blocks: &mut Blocks<'_>) {
         let (at, rule) = (blocks.done(Step::Reduced), blocks.rule);
-        let from = self.layout.block(blocks.before + at);
+        let from = self.layout.block(blocks.before + at, blocks.most);
         let block = blocks.block(at);
         let own = part(block.len(), self.me, self.ranks());
         let from = from + own.start;
         let boards = others(self.me, self.ranks()).filter_map(|rank| self.boards.get(rank));
         let boards = boards.map(AsRef::as_ref);
         if let Some(share) = block.get_mut(own) {
-            rule.reduce(share, First::Own, boards.clone(), from, |offset, piece| {
-                // Nobody but this rank touches this part of any board before it is told.
-                for board in boards.clone() {
-                    board.copy_in(from + offset, piece, Caches::Keep);
-                }
-            });
+            // Nobody but this rank touches this part of any board before it is told.
+            rule.reduce_in_all(share, boards, from);
             self.taken += (share.len() * (self.ranks() - 1)) as u64;
         }
     }
 
     fn take(&mut self, blocks: &mut Blocks<'_>) {
         let at = blocks.done(Step::Taken);
-        let from = self.layout.block(blocks.before + at);
+        let from = self.layout.block(blocks.before + at, blocks.most);
         let block = blocks.block(at);
         let own = part(block.len(), self.me, self.ranks());
         let Some(board) = self.boards.get(self.me) else {

@@ -20,6 +20,8 @@ pub(crate) enum With<'a> {
     Slice(&'a [u8]),
     /// From an offset on in memory that other ranks write into.
     Shared(&'a Backing, usize),
+    /// The same, and the result is to be there as well.
+    Both(&'a Backing, usize),
 }
 
 #[inline]
@@ -56,6 +58,9 @@ fn zip<const N: usize>(into: &mut [u8], with: With<'_>, of: impl Fn([u8; N], [u8
         // Where the memory is shorter than the group laid it out nothing is taken from it.
         With::Shared(memory, offset) => {
             memory.zip_into::<N>(offset, into, of);
+        }
+        With::Both(memory, offset) => {
+            memory.zip_both::<N>(offset, into, of);
         }
     }
 }

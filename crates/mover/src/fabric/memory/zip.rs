@@ -1,5 +1,5 @@
 //! Working numbers out of two pieces of memory of which one may be shared: number by number, without
-//! a copy in between.
+//! a copy in between, and with the result in one or in both.
 //!
 //! The loop is compiled twice, for any processor and for one with wider registers, and the processor
 //! is asked once.
@@ -22,8 +22,26 @@ impl Backing {
         }
         let with = self.base.as_ptr().wrapping_add(offset);
         // SAFETY: `into.len()` bytes from `with` on lie inside the mapping as checked; no references to
-        // registered memory exist, so the slice lies elsewhere.
-        unsafe { zip(into.as_mut_ptr(), with, into.len() / N, of) };
+        // registered memory exist, so the slice lies elsewhere. Nothing is written there.
+        unsafe { zip::<N, false>(into.as_mut_ptr(), with, into.len() / N, of) };
+        true
+    }
+
+    /// The same, with the result in this memory as well; nothing is changed, either, where it may only
+    /// be read.
+    pub(crate) fn zip_both<const N: usize>(
+        &self,
+        offset: usize,
+        into: &mut [u8],
+        of: impl Fn([u8; N], [u8; N]) -> [u8; N],
+    ) -> bool {
+        let end = offset.checked_add(into.len());
+        if !self.writable || !self.is_host() || end.is_none_or(|end| end > self.len) {
+            return false;
+        }
+        let with = self.base.as_ptr().wrapping_add(offset);
+        // SAFETY: as in `zip_into`, and the mapping may be written to.
+        unsafe { zip::<N, true>(into.as_mut_ptr(), with, into.len() / N, of) };
         true
     }
 }
@@ -35,48 +53,50 @@ pub(crate) fn zip_slices<const N: usize>(
     of: impl Fn([u8; N], [u8; N]) -> [u8; N],
 ) {
     let count = into.len().min(with.len()) / N;
-    // SAFETY: both slices have at least `count` numbers, and one is borrowed mutably.
-    unsafe { zip(into.as_mut_ptr(), with.as_ptr(), count, of) };
+    let (into, with) = (into.as_mut_ptr(), with.as_ptr().cast_mut());
+    // SAFETY: both slices have at least `count` numbers, and one is borrowed mutably. Nothing is written
+    // to the other.
+    unsafe { zip::<N, false>(into, with, count, of) };
 }
 
 /// # Safety
-/// `count` numbers of `N` bytes can be read and written at `into` and read at `with`, and the two do not
-/// overlap.
-unsafe fn zip<const N: usize>(
+/// `count` numbers of `N` bytes can be read and written at `into` and read at `with`, with `BOTH` written as
+/// well, and the two do not overlap.
+unsafe fn zip<const N: usize, const BOTH: bool>(
     into: *mut u8,
-    with: *const u8,
+    with: *mut u8,
     count: usize,
     of: impl Fn([u8; N], [u8; N]) -> [u8; N],
 ) {
     #[cfg(target_arch = "x86_64")]
     if std::arch::is_x86_feature_detected!("avx2") {
         // SAFETY: the processor has AVX2, and the rest is promised by the caller.
-        return unsafe { zip_in_wide_registers(into, with, count, of) };
+        return unsafe { zip_in_wide_registers::<N, BOTH>(into, with, count, of) };
     }
     // SAFETY: promised by the caller.
-    unsafe { zip_each(into, with, count, of) }
+    unsafe { zip_each::<N, BOTH>(into, with, count, of) }
 }
 
 /// # Safety
 /// As for [`zip`], on a processor with AVX2.
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx2")]
-unsafe fn zip_in_wide_registers<const N: usize>(
+unsafe fn zip_in_wide_registers<const N: usize, const BOTH: bool>(
     into: *mut u8,
-    with: *const u8,
+    with: *mut u8,
     count: usize,
     of: impl Fn([u8; N], [u8; N]) -> [u8; N],
 ) {
     // SAFETY: promised by the caller.
-    unsafe { zip_each(into, with, count, of) }
+    unsafe { zip_each::<N, BOTH>(into, with, count, of) }
 }
 
 /// # Safety
 /// As for [`zip`].
 #[inline(always)]
-unsafe fn zip_each<const N: usize>(
+unsafe fn zip_each<const N: usize, const BOTH: bool>(
     into: *mut u8,
-    with: *const u8,
+    with: *mut u8,
     count: usize,
     of: impl Fn([u8; N], [u8; N]) -> [u8; N],
 ) {
@@ -85,8 +105,12 @@ unsafe fn zip_each<const N: usize>(
         // SAFETY: number `at` lies inside both, as the caller promised; arrays of bytes have no
         // alignment.
         unsafe {
-            let to = into.add(at);
-            to.write(of(to.read(), with.add(at).read()));
+            let (to, other) = (into.add(at), with.add(at));
+            let result = of(to.read(), other.read());
+            to.write(result);
+            if BOTH {
+                other.write(result);
+            }
         }
     }
 }
@@ -119,5 +143,28 @@ mod tests {
         assert!(!memory.zip_into(5, &mut into, sum));
         assert!(!memory.zip_into(usize::MAX, &mut into, sum));
         assert_eq!(into, [7; 76]);
+        let mut there = [0; 80];
+        assert!(memory.copy_out(0, &mut there, Caches::Keep));
+        assert_eq!(there[3..], [2; 77], "as it was");
+    }
+
+    #[test]
+    fn a_result_in_both_memories_is_the_same_in_both_and_nowhere_else() {
+        let memory = Buffer::zeroed(80, None).expect("memory").into_backing();
+        assert!(memory.copy_in(0, &[2; 80], Caches::Keep));
+        let mut into = vec![5; 70];
+        assert!(memory.zip_both(4, &mut into, sum));
+        assert_eq!(into, [7; 70]);
+        let mut there = [0; 80];
+        assert!(memory.copy_out(0, &mut there, Caches::Keep));
+        assert_eq!(
+            (&there[..4], &there[4..74], &there[74..]),
+            (&[2; 4][..], &[7; 70][..], &[2; 6][..])
+        );
+        assert!(!memory.zip_both(11, &mut into, sum));
+        let file = rustix::io::dup(memory.file().expect("a memory file")).expect("dup");
+        let read_only = crate::fabric::Backing::map(file, 80, false).expect("mapped");
+        assert!(!read_only.zip_both(0, &mut into, sum));
+        assert_eq!(into, [7; 70]);
     }
 }
