@@ -130,6 +130,28 @@ fn given_too_few_descriptors_ranks_name_the_limit_and_neither_wait_nor_take_each
 }
 
 #[test]
+fn given_too_little_memory_ranks_name_the_limit_and_nothing_that_has_to_do_with_something_else() {
+    let folder = folder("limits-ranks-memory");
+    let mut refused = 0;
+    // Which of the things that take memory is the first too many differs from limit to limit.
+    for kibibytes in (100_000..260_000).step_by(10_000) {
+        let arguments = "bench collective --ranks 3 --size 1KiB --time 1 --rounds 1";
+        let output = limited(&format!("-v {kibibytes}"), arguments, &folder);
+        let told = stderr(&output);
+        assert!(!told.contains("host labels"), "{kibibytes}: {told}");
+        // Where not even a few bytes are left no program in Rust goes on, nor do ranks say why.
+        let aborted = output.status.code().is_none() && told.contains("memory allocation of");
+        if output.status.success() || aborted || told.contains("(signal: 6 (SIGABRT))") {
+            continue;
+        }
+        refused += 1;
+        assert_eq!(output.status.code(), Some(69), "{kibibytes}: {told}");
+        assert!(told.contains("`ulimit -v`"), "{kibibytes}: {told}");
+    }
+    assert!(refused > 0, "no limit was too low");
+}
+
+#[test]
 fn given_too_little_memory_for_its_data_a_step_says_so_and_is_not_aborted() {
     let folder = folder("limits-memory-step");
     let step = "step --ranks 2 --steps 4 --compute 5ms";

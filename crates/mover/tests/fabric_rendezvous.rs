@@ -8,7 +8,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use crowfly_mover::fabric::rendezvous::{Directory, Etcd, Folder, announce, attend, meet};
-use crowfly_mover::fabric::{Fabric, Imm, Options};
+use crowfly_mover::fabric::{Fabric, Imm, Options, Settings, SharedKey};
 use pair::{SOON, settings};
 
 /// Two processes meet; one is started anew under the same name and met again.
@@ -42,6 +42,27 @@ fn meet_again(directory: &dyn Directory) {
 fn given_a_shared_folder_then_processes_meet_and_a_successor_is_met_again() {
     let folder = tempfile::tempdir().expect("a folder");
     meet_again(&Folder::at(folder.path().join("new")));
+}
+
+#[test]
+fn given_one_that_turned_this_process_away_and_left_the_error_says_that_it_was_turned_away() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let directory = Folder::at(folder.path());
+    let strange = Settings::new(SharedKey::derive("another job's key"));
+    let other = Fabric::new(strange).expect("a fabric");
+    announce(&other, &directory, "job.rank1").expect("announced");
+    let here = Fabric::new(settings(true)).expect("a fabric");
+    std::thread::scope(|scope| {
+        scope.spawn(move || {
+            std::thread::sleep(Duration::from_millis(500));
+            drop(other);
+        });
+        let refused = meet(&here, &directory, "job.rank1", Duration::from_secs(2));
+        let refused = refused.expect_err("it has another key");
+        assert_eq!(refused.code(), "peer-unreachable");
+        let told = refused.to_string();
+        assert!(told.contains("does not know this fabric's key"), "{told}");
+    });
 }
 
 #[test]

@@ -92,7 +92,20 @@ pub fn hint(error: &io::Error) -> Option<&'static str> {
         }
         Errno::NFILE => Some("the whole system has too many files open: see fs.file-max"),
         Errno::FBIG => Some("`ulimit -f` limits how large a file this process may write"),
+        Errno::NOMEM => Some(
+            "this process is given no more memory: see `ulimit -v` and the limit of its control group",
+        ),
         _ => None,
+    }
+}
+
+/// What helps where no thread could be started, which the system says as it says that there is nothing yet.
+pub fn no_thread(error: &io::Error) -> Option<&'static str> {
+    match Errno::from_io_error(error)? {
+        Errno::AGAIN => Some(
+            "no more threads are to be had: see `ulimit -u`, `ulimit -v` and pids.max of the control group",
+        ),
+        _ => hint(error),
     }
 }
 
@@ -138,6 +151,10 @@ mod tests {
         assert!(hinted(Errno::MFILE).contains("`ulimit -n`"));
         assert!(hinted(Errno::FBIG).contains("`ulimit -f`"));
         assert!(hinted(Errno::NFILE).contains("fs.file-max"));
+        assert!(hinted(Errno::NOMEM).contains("`ulimit -v`"));
+        let threads = no_thread(&Errno::AGAIN.into()).unwrap_or_default();
+        assert!(threads.contains("`ulimit -u`"));
+        assert_eq!(no_thread(&Errno::MFILE.into()), hint(&Errno::MFILE.into()));
         assert_eq!(hint(&Errno::IO.into()), None);
         assert_eq!(hint(&io::Error::other("torn")), None);
     }

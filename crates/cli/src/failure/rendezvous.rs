@@ -3,7 +3,7 @@
 use crowfly_mover::fabric::rendezvous::{BadDirectory, BadWorld, RendezvousError};
 use crowfly_route::cause::sentence;
 
-use super::sources::system_hint;
+use super::sources::{fabric_hint, system_hint};
 use super::{Exit, Failure};
 
 impl From<BadDirectory> for Failure {
@@ -23,17 +23,18 @@ impl From<BadWorld> for Failure {
 impl From<RendezvousError> for Failure {
     fn from(error: RendezvousError) -> Self {
         use RendezvousError as E;
-        let (exit, hint) = match &error {
-            E::BadName(_) => (Exit::Usage, None),
-            E::BadEntry { .. } => (Exit::BadData, None),
-            E::Directory { .. } => (Exit::NoInput, None),
-            E::Late { .. } => (
-                Exit::Unavailable,
-                Some("`crowfly serve --announce=NAME` writes it down, with the same --directory"),
-            ),
-            _ => (Exit::Unavailable, None),
+        let exit = match &error {
+            E::BadName(_) => Exit::Usage,
+            E::BadEntry { .. } => Exit::BadData,
+            E::Directory { .. } => Exit::NoInput,
+            _ => Exit::Unavailable,
         };
-        let failure = Self::new(error.code(), exit, sentence(&error));
-        failure.maybe_hint(hint.or_else(|| system_hint(&error)))
+        let announce = "`crowfly serve --announce=NAME` writes it down, with the same --directory";
+        let hint = match &error {
+            E::Late { .. } => Some(announce.to_owned()),
+            E::Connect { source, .. } => fabric_hint(source),
+            error => system_hint(error).map(str::to_owned),
+        };
+        Self::new(error.code(), exit, sentence(&error)).maybe_hint(hint.as_deref())
     }
 }

@@ -217,7 +217,11 @@ impl From<TransferError> for Failure {
         };
         let failure = Self::new(error.code(), exit, sentence(&error));
         let hint = error.hint();
-        let failure = failure.maybe_hint(hint.as_deref().or_else(|| system_hint(&error)));
+        let known = match &error {
+            E::Setup { source, .. } => errno::no_thread(source),
+            _ => system_hint(&error),
+        };
+        let failure = failure.maybe_hint(hint.as_deref().or(known));
         match error {
             E::Refused { obstacles, .. } => failure.with_obstacles(obstacles),
             _ => failure,
@@ -231,7 +235,6 @@ const CONNECTION: &str = "the connection";
 impl From<FabricError> for Failure {
     fn from(error: FabricError) -> Self {
         use FabricError as E;
-        let of_the_system = system_hint(&error);
         let exit = match &error {
             // It was this machine that had too little of something.
             E::Unreachable { source, .. } if errno::moving(source) == Exit::Unavailable => {
@@ -247,29 +250,34 @@ impl From<FabricError> for Failure {
             E::Cancelled => Exit::Interrupted,
             _ => Exit::Io,
         };
-        let suggested = match &error {
-            E::NoSuchNic { suggestion, .. } => suggestion.as_ref(),
-            _ => None,
-        };
-        let suggested = suggested.map(|nic| format!("did you mean `{nic}`?"));
-        let known = match &error {
-            E::NotAuthenticated { .. } => Some("both ends take the same key file"),
-            E::Unreachable { .. } if of_the_system.is_none() => {
-                Some("is the other end listening, and at this address?")
-            }
-            E::Deadline { what, .. } if *what == CONNECTION => Some(
-                "is the other end at work? one that is stopped is connected to and says nothing",
-            ),
-            E::Replaced { .. } => {
-                Some("whoever is to be found under a name is started with --announce=NAME")
-            }
-            _ => None,
-        };
-        let hint = suggested.as_deref().or(known);
         let failure = Self::new(error.code(), exit, sentence(&error));
-        let failure = failure.maybe_hint(hint.or(of_the_system));
+        let failure = failure.maybe_hint(fabric_hint(&error).as_deref());
         failure.with_obstacles(error.obstacles().to_vec())
     }
+}
+
+/// What helps against an error of the fabric's.
+pub(super) fn fabric_hint(error: &FabricError) -> Option<String> {
+    use FabricError as E;
+    let known = match error {
+        E::NoSuchNic { suggestion, .. } => {
+            return Some(format!("did you mean `{}`?", suggestion.as_ref()?));
+        }
+        E::NotAuthenticated { .. } => Some("both ends take the same key file"),
+        E::Unreachable { .. } => {
+            let listening = "is the other end listening, and at this address?";
+            system_hint(error).or(Some(listening))
+        }
+        E::Deadline { what, .. } if *what == CONNECTION => {
+            Some("is the other end at work? one that is stopped is connected to and says nothing")
+        }
+        E::Replaced { .. } => {
+            Some("whoever is to be found under a name is started with --announce=NAME")
+        }
+        E::Setup { source, .. } => errno::no_thread(source),
+        _ => system_hint(error),
+    };
+    known.map(str::to_owned)
 }
 
 impl From<CollectiveError> for Failure {
@@ -278,7 +286,7 @@ impl From<CollectiveError> for Failure {
         let exit = match error {
             E::Fabric(error) => return error.into(),
             E::BadCall { .. } => Exit::Usage,
-            E::Forming(_) | E::Descriptors { .. } => Exit::Unavailable,
+            E::Forming(_) | E::NotMapped { .. } | E::Descriptors { .. } => Exit::Unavailable,
             E::Rendezvous(RendezvousError::Directory { ref source, .. }) => {
                 match errno::reading(source) {
                     Exit::Io => errno::creating(source),
@@ -289,8 +297,11 @@ impl From<CollectiveError> for Failure {
             E::Rendezvous(_) => Exit::Unavailable,
             _ => Exit::Io,
         };
-        let failure = Self::new(error.code(), exit, sentence(&error));
-        failure.maybe_hint(system_hint(&error))
+        let hint = match &error {
+            E::Rendezvous(RendezvousError::Connect { source, .. }) => fabric_hint(source),
+            error => system_hint(error).map(str::to_owned),
+        };
+        Self::new(error.code(), exit, sentence(&error)).maybe_hint(hint.as_deref())
     }
 }
 

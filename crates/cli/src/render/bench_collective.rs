@@ -93,7 +93,10 @@ fn row(point: &Point) -> Vec<Cell> {
             .map_or_else(Cell::nothing, |share| percent(share).into()),
         number(point.cpu_per_gb),
         last.map_or_else(Cell::nothing, |receipt| receipt.algorithm.as_str().into()),
-        ways.unwrap_or_default().into(),
+        match ways.filter(|ways| !ways.is_empty()) {
+            Some(ways) => ways.into(),
+            None => Cell::nothing(),
+        },
     ]
 }
 

@@ -5,9 +5,8 @@ use std::time::Duration;
 
 use crowfly_machine::nccl::NcclError;
 
-use crate::fabric::FabricError;
-use crate::fabric::SharedIo;
 use crate::fabric::rendezvous::RendezvousError;
+use crate::fabric::{FabricError, NotMapped, SharedIo};
 
 /// A rank that is gone.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -85,6 +84,17 @@ pub enum CollectiveError {
     /// A group cannot be formed like that.
     #[error("cannot form the group: {0}")]
     Forming(String),
+    /// Memory of a rank that is said to be on this host is none of this process's.
+    #[error(
+        "cannot form the group: the memory of rank {rank} on this host cannot be mapped: {source}{}",
+        advice(.source)
+    )]
+    NotMapped {
+        /// Whose.
+        rank: usize,
+        /// Why.
+        source: NotMapped,
+    },
     /// This process, or the whole system, may open too few descriptors for it.
     #[error(
         "cannot form a group of {ranks}: it takes {needed} more open files, and there is room for {room}: {source}"
@@ -127,12 +137,21 @@ impl CollectiveError {
             Self::Abandoned => "group-abandoned",
             Self::BadCall { .. } => "bad-collective",
             Self::Forming(_) => "group-not-formed",
+            Self::NotMapped { .. } => "memory-not-mapped",
             Self::Descriptors { .. } => "too-few-descriptors",
             Self::Rendezvous(error) => error.code(),
             Self::Fabric(error) => error.code(),
             Self::Nccl(error) => error.code(),
             Self::NotJoined { .. } => "nccl-not-joined",
         }
+    }
+}
+
+/// What helps where ranks take each other for ranks of one host and share no memory.
+const fn advice(why: &NotMapped) -> &'static str {
+    match why {
+        NotMapped::Apart => "; ranks with different host labels go by the network",
+        _ => "",
     }
 }
 
@@ -196,6 +215,11 @@ mod tests {
             two.to_string(),
             "ranks 1, 3 were lost: its connection closed (rank 0)"
         );
+        let unmapped = |source| CollectiveError::NotMapped { rank: 1, source }.to_string();
+        let full = std::io::Error::from(rustix::io::Errno::NOMEM);
+        let full = unmapped(NotMapped::Failed(std::sync::Arc::new(full)));
+        assert!(full.ends_with("mapped: Cannot allocate memory (os error 12)"));
+        assert!(unmapped(NotMapped::Apart).contains("host labels"));
         let late = CollectiveError::Late {
             number: 7,
             after: Duration::from_secs(2),

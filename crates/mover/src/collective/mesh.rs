@@ -305,7 +305,7 @@ impl Mesh {
     }
 }
 
-fn not_joined(rank: usize) -> String {
+pub(crate) fn not_joined(rank: usize) -> String {
     format!("rank {rank} did not join in time")
 }
 

@@ -237,6 +237,26 @@ pub enum FabricError {
 /// An I/O error that several transfers can report.
 pub type SharedIo = std::sync::Arc<io::Error>;
 
+/// Why a peer's memory cannot be had as memory of this process.
+#[derive(Clone, Debug, thiserror::Error)]
+pub enum NotMapped {
+    /// Nothing between the two processes shares memory.
+    #[error("it shares no memory with this process")]
+    Apart,
+    /// It was asked for, and the peer does not give it.
+    #[error("it was not given")]
+    Refused,
+    /// The system does not map it.
+    #[error("{0}")]
+    Failed(#[source] SharedIo),
+    /// The connection ended meanwhile.
+    #[error("its connection ended")]
+    Parted,
+    /// It did not come in time.
+    #[error("it did not come in time")]
+    Late,
+}
+
 fn humane(duration: Duration) -> String {
     format!(
         "{} s",

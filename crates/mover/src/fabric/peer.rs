@@ -9,7 +9,7 @@ use crowfly_route::policy::Policy;
 use crowfly_route::receipt::Path;
 
 use super::descriptor::{RegionDescriptor, RemoteSlice};
-use super::error::FabricError;
+use super::error::{FabricError, NotMapped};
 use super::flight::Order;
 use super::identity::Incarnation;
 use super::memory::Backing;
@@ -196,11 +196,14 @@ impl Peer {
     /// Maps the peer's region as memory of this process, where both are on one host. The bytes may
     /// change at any time, and stay mapped when the peer withdraws the region: only for memory that
     /// its owner never takes back to use it as slices.
+    ///
+    /// # Errors
+    /// Why it cannot be mapped.
     pub(crate) fn attach(
         &self,
         region: &RegionDescriptor,
         deadline: Instant,
-    ) -> Option<Arc<Backing>> {
+    ) -> Result<Arc<Backing>, NotMapped> {
         self.session.attach(region, deadline)
     }
 

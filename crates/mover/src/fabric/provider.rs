@@ -35,7 +35,7 @@ use crowfly_route::place::Place;
 use crowfly_route::receipt::{CpuSeconds, Path, Visibility};
 
 use super::descriptor::RegionDescriptor;
-use super::error::FabricError;
+use super::error::{FabricError, NotMapped};
 use super::gate::{Gate, Pass};
 use super::identity::Incarnation;
 use super::memory::Backing;
@@ -490,8 +490,15 @@ pub trait Link: Send + Sync {
 
     /// A peer's region as memory of this process, where both are on one host. May block until the
     /// deadline; called from threads of the caller.
-    fn attach(&self, _region: &RegionDescriptor, _deadline: Instant) -> Option<Arc<Backing>> {
-        None
+    ///
+    /// # Errors
+    /// Why it cannot be mapped.
+    fn attach(
+        &self,
+        _region: &RegionDescriptor,
+        _deadline: Instant,
+    ) -> Result<Arc<Backing>, NotMapped> {
+        Err(NotMapped::Apart)
     }
 
     /// What the NIC's own counters have counted so far.

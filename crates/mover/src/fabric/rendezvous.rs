@@ -296,7 +296,7 @@ pub(crate) fn still_expected(directory: &dyn Directory, name: &str) -> Result<()
 /// gone, it waits for a successor.
 ///
 /// # Errors
-/// [`RendezvousError::Late`] or the last reason why connecting failed; at once, where that lies with this
+/// [`RendezvousError::Late`] or why connecting failed, the last reason or the one that says most; at once, where that lies with this
 /// process or the directory knows that nobody comes.
 pub fn meet(
     fabric: &Fabric,
@@ -305,11 +305,15 @@ pub fn meet(
     time: Duration,
 ) -> Result<Peer, RendezvousError> {
     let until = Instant::now() + time;
-    let mut last = None;
+    let mut last: Option<FabricError> = None;
+    let failed = |source: FabricError| RendezvousError::Connect {
+        name: name.to_owned(),
+        source: Box::new(source),
+    };
     loop {
         let left = until.saturating_duration_since(Instant::now());
         if left.is_zero() {
-            return Err(last.unwrap_or_else(|| late(name, time)));
+            return Err(last.map_or_else(|| late(name, time), failed));
         }
         still_expected(directory, name)?;
         if let Some(text) = directory.get(name)? {
@@ -323,14 +327,14 @@ pub fn meet(
                         source,
                         FabricError::Setup { .. } | FabricError::Memory(_) | FabricError::Closed
                     );
-                    let failed = RendezvousError::Connect {
-                        name: name.to_owned(),
-                        source: Box::new(source),
-                    };
                     if own {
-                        return Err(failed);
+                        return Err(failed(source));
                     }
-                    last = Some(failed);
+                    // Who came and was turned away says more than that nobody is there any more.
+                    let gone = matches!(source, FabricError::Unreachable { .. });
+                    if !gone || last.is_none() {
+                        last = Some(source);
+                    }
                 }
             }
         }

@@ -13,7 +13,7 @@ use super::conn::{Conn, Frame, Handler, Incoming, Landed, send_kept_back};
 use super::copier::Copier;
 use super::counter::{Counters, Seen};
 use super::descriptor::RegionDescriptor;
-use super::error::FabricError;
+use super::error::{FabricError, NotMapped};
 use super::fields::{Reader, Writer};
 use super::identity::Incarnation;
 use super::memory::Backing;
@@ -200,9 +200,14 @@ impl Session {
         &self,
         region: &RegionDescriptor,
         deadline: Instant,
-    ) -> Option<Arc<Backing>> {
+    ) -> Result<Arc<Backing>, NotMapped> {
         let links: Vec<Arc<dyn Link>> = locked(&self.links).values().cloned().collect();
-        links.iter().find_map(|link| link.attach(region, deadline))
+        let tried = links.iter().map(|link| link.attach(region, deadline));
+        let told = tried.reduce(|one, other| match one {
+            Err(NotMapped::Apart) => other,
+            told => told,
+        });
+        told.unwrap_or(Err(NotMapped::Apart))
     }
 
     /// Tells the peer that this is the end, and ends it.

@@ -17,7 +17,7 @@ use crowfly_route::receipt::{CpuSeconds, Path};
 use super::conn::{Attendance, Conn, Frame, Handler, Incoming, Landed};
 use super::copier::Copier;
 use super::descriptor::RegionDescriptor;
-use super::error::FabricError;
+use super::error::{FabricError, NotMapped, SharedIo};
 use super::fields::{Reader, Writer};
 use super::gate::Gate;
 use super::handshake::{self, Purpose, TOKEN};
@@ -177,6 +177,25 @@ enum Mapping {
     Here(Arc<Mapped>),
     /// It cannot be opened in this process; why.
     Refused(Vec<Obstacle>),
+    /// The system does not map it; its answer.
+    Failed(SharedIo),
+}
+
+impl Mapping {
+    /// Why ops of it have to go another way.
+    fn obstacles(&self) -> Option<Vec<Obstacle>> {
+        match self {
+            Self::Asked(_) | Self::Here(_) => None,
+            Self::Refused(why) => Some(why.clone()),
+            Self::Failed(error) => Some(vec![unmapped(error)]),
+        }
+    }
+}
+
+/// What is in the way of memory that the system does not map.
+fn unmapped(error: &SharedIo) -> Obstacle {
+    let what = "this process cannot map the peer's memory";
+    Obstacle::blocks(Code::NoSharedMemory, what).seen("mmap", error.to_string())
 }
 
 #[derive(Default)]
@@ -258,7 +277,6 @@ impl ShmLink {
         };
         let capability = remote.capability();
         match state.maps.get_mut(&capability) {
-            Some(Mapping::Refused(why)) => Err(Refusal::Failed(OpError::Elsewhere(why.clone()))),
             Some(Mapping::Here(mapped)) => {
                 let mapped = Arc::clone(mapped);
                 if let Some(detour) = Self::strays(&op, &mapped) {
@@ -286,6 +304,10 @@ impl ShmLink {
                 waiting.push(op.clone());
                 state.ops.insert(id, op.verb);
                 Ok(Posted::InFlight)
+            }
+            Some(refused) => {
+                let why = refused.obstacles().unwrap_or_default();
+                Err(Refusal::Failed(OpError::Elsewhere(why)))
             }
             None => {
                 if state.maps.len() >= MAX_MAPS {
@@ -357,9 +379,10 @@ impl Link for ShmLink {
             ]);
         }
         if let Some(remote) = remote
-            && let Some(Mapping::Refused(why)) = self.state().maps.get(&remote.capability())
+            && let Some(mapping) = self.state().maps.get(&remote.capability())
+            && let Some(why) = mapping.obstacles()
         {
-            return Err(why.clone());
+            return Err(why);
         }
         match local.map(RegionCore::backing) {
             None => Ok(()),
@@ -476,17 +499,21 @@ impl Link for ShmLink {
         !state.lent.is_empty() && !self.is_given_back(&state)
     }
 
-    fn attach(&self, region: &RegionDescriptor, deadline: Instant) -> Option<Arc<Backing>> {
-        region.grant(Path::Shm, NAME)?;
-        if !matches!(region.place(), Place::Host(_)) {
+    fn attach(
+        &self,
+        region: &RegionDescriptor,
+        deadline: Instant,
+    ) -> Result<Arc<Backing>, NotMapped> {
+        let shared = region.grant(Path::Shm, NAME).is_some();
+        if !shared || !matches!(region.place(), Place::Host(_)) {
             // A GPU's memory is no memory that callers could keep after its owner takes it back.
-            return None;
+            return Err(NotMapped::Apart);
         }
         let capability = region.capability();
         let mut state = self.state();
         if !state.maps.contains_key(&capability) {
             if state.maps.len() >= MAX_MAPS {
-                return None;
+                return Err(NotMapped::Refused);
             }
             let question = state.ask(capability, Vec::new());
             drop(state);
@@ -495,13 +522,21 @@ impl Link for ShmLink {
         }
         loop {
             match state.maps.get(&capability) {
-                Some(Mapping::Here(mapped)) => return mapped.memory.clone(),
+                Some(Mapping::Here(mapped)) => {
+                    return mapped.memory.clone().ok_or(NotMapped::Refused);
+                }
                 Some(Mapping::Asked(_)) => {}
-                Some(Mapping::Refused(_)) | None => return None,
+                Some(Mapping::Failed(error)) => return Err(NotMapped::Failed(error.clone())),
+                // Its entries go when the link is closed.
+                None if self.conn.is_broken() => return Err(NotMapped::Parted),
+                Some(Mapping::Refused(_)) | None => return Err(NotMapped::Refused),
             }
             let left = deadline.saturating_duration_since(Instant::now());
-            if left.is_zero() || self.conn.is_broken() {
-                return None;
+            if self.conn.is_broken() {
+                return Err(NotMapped::Parted);
+            }
+            if left.is_zero() {
+                return Err(NotMapped::Late);
             }
             // A broken connection wakes nobody: look again now and then.
             let nap = left.min(Duration::from_millis(50));

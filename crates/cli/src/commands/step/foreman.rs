@@ -104,7 +104,7 @@ pub fn run(order: &Order, way: Way, folder: &Path, out: &Output) -> Result<Log, 
 
 fn failed(what: &str, error: &io::Error) -> Failure {
     let what = format!("could not {what}: {error}");
-    Failure::new("step-no-ranks", Exit::Unavailable, what).maybe_hint(errno::hint(error))
+    Failure::new("step-no-ranks", Exit::Unavailable, what).maybe_hint(errno::no_thread(error))
 }
 
 impl<'a> Foreman<'a> {

@@ -159,7 +159,7 @@ fn start(name: &str, does: &str, body: impl FnOnce() + Send + 'static) -> Result
     started.map(drop).map_err(|error| {
         let what =
             format!("could not start a thread that {does} whoever started this rank: {error}");
-        Failure::new("step-no-ranks", Exit::Unavailable, what).maybe_hint(errno::hint(&error))
+        Failure::new("step-no-ranks", Exit::Unavailable, what).maybe_hint(errno::no_thread(&error))
     })
 }
 

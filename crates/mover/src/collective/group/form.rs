@@ -16,12 +16,15 @@ use crate::collective::error::CollectiveError;
 use crate::collective::flat::Flat;
 use crate::collective::hosts::Hosts;
 use crate::collective::lane::{Ends, IMMS, Lane, NetworkLane, SharedLane, StreamLane};
-use crate::collective::mesh::{Card, MAX_PROCESSORS, Mesh};
+use crate::collective::mesh::{Card, MAX_PROCESSORS, Mesh, not_joined};
 use crate::collective::neighbours::Neighbours;
 use crate::collective::patience::grace;
 use crate::collective::shared::{Memory, SharedBuffer};
 use crate::fabric::rendezvous::Directory;
-use crate::fabric::{Access, Awaited, Backing, Buffer, Fabric, FabricError, Peer, Stream};
+use crate::fabric::{
+    Access, Awaited, Backing, Buffer, Fabric, FabricError, NotMapped, Peer, RegionDescriptor,
+    Stream,
+};
 
 /// The number of the group of all ranks.
 const WORLD: u64 = 0;
@@ -42,11 +45,27 @@ fn host_label() -> String {
     format!("{} {network} {user}", boot.trim())
 }
 
-/// Memory of a rank of this host could not be mapped.
-fn unmapped(rank: usize) -> CollectiveError {
-    CollectiveError::Forming(format!(
-        "the memory of rank {rank} on this host cannot be mapped; give its ranks different host labels to go by the network"
-    ))
+/// Memory of a rank of this host, mapped.
+fn mapped(
+    mesh: &Mesh,
+    (rank, member): (usize, usize),
+    theirs: &RegionDescriptor,
+    len: usize,
+    until: Instant,
+) -> Result<Arc<Backing>, CollectiveError> {
+    let peer = mesh.peer(member);
+    let found = peer.map_or(Err(NotMapped::Apart), |peer| peer.attach(theirs, until));
+    match found {
+        Ok(memory) if memory.len() == len && memory.writable() => Ok(memory),
+        Ok(_) => Err(NotMapped::Refused),
+        Err(why) => Err(why),
+    }
+    .map_err(|why| match why {
+        // That rank has a reason of its own, or none: it is not this one's.
+        NotMapped::Parted => CollectiveError::Forming(format!("rank {rank} was lost: {why}")),
+        NotMapped::Late => CollectiveError::Forming(not_joined(rank)),
+        source => CollectiveError::NotMapped { rank, source },
+    })
 }
 
 /// Whether numbers for a peer had best go by a stream that the calling thread writes itself: where
@@ -267,13 +286,8 @@ impl Group {
                 all.push(Arc::clone(&own));
                 continue;
             }
-            let peer = self.mesh.peer(*member).ok_or_else(|| unmapped(rank))?;
-            let theirs = peer.attach(&theirs.arena, until);
-            let theirs = theirs.ok_or_else(|| unmapped(rank))?;
-            if theirs.len() != len || !theirs.writable() {
-                return Err(unmapped(rank));
-            }
-            all.push(theirs);
+            let who = (rank, *member);
+            all.push(mapped(&self.mesh, who, &theirs.arena, len, until)?);
         }
         // Nobody may let go of its buffer before everybody has mapped it.
         let joined = number_of(id, JOINED, members);
@@ -348,10 +362,17 @@ impl Group {
                 lanes.push(None);
                 continue;
             }
-            let peer = mesh.peer(*member).ok_or_else(|| unmapped(rank))?;
             let apart = !hosts.together(me, rank);
+            let Some(peer) = mesh.peer(*member).filter(|_| apart) else {
+                let theirs = mapped(&mesh, (rank, *member), &card.arena, layout.len(), until)?;
+                if let Some(place) = near.get_mut(rank) {
+                    *place = Some(Arc::clone(&theirs));
+                }
+                let lane = SharedLane::new(layout, Arc::clone(&ours), theirs, me, rank);
+                lanes.push(Some(Lane::Shared(lane)));
+                continue;
+            };
             let stream = match awaited.get(rank).and_then(Option::as_ref) {
-                _ if !apart => None,
                 Some(awaited) => {
                     let who = (rank, *member);
                     Some(accepted(&mesh, (awaited, began), who, until)?)
@@ -367,33 +388,19 @@ impl Group {
                 lanes.push(Some(Lane::Stream(Box::new(StreamLane::new(stream)))));
                 continue;
             }
-            if apart {
-                lanes.push(Some(Lane::Network(Box::new(NetworkLane::new(
-                    layout,
-                    Ends {
-                        mesh: Arc::clone(&mesh),
-                        peer: peer.clone(),
-                        policy: settings.policy,
-                        region: Arc::clone(&arena),
-                        ours: Arc::clone(&ours),
-                        theirs: card.arena.clone(),
-                        ranks: (me, rank),
-                        imms: (our_imm, card.imm),
-                    },
-                )))));
-                continue;
-            }
-            let theirs = peer
-                .attach(&card.arena, until)
-                .ok_or_else(|| unmapped(rank))?;
-            if theirs.len() != layout.len() || !theirs.writable() {
-                return Err(unmapped(rank));
-            }
-            if let Some(place) = near.get_mut(rank) {
-                *place = Some(Arc::clone(&theirs));
-            }
-            let lane = SharedLane::new(layout, Arc::clone(&ours), theirs, me, rank);
-            lanes.push(Some(Lane::Shared(lane)));
+            lanes.push(Some(Lane::Network(Box::new(NetworkLane::new(
+                layout,
+                Ends {
+                    mesh: Arc::clone(&mesh),
+                    peer: peer.clone(),
+                    policy: settings.policy,
+                    region: Arc::clone(&arena),
+                    ours: Arc::clone(&ours),
+                    theirs: card.arena.clone(),
+                    ranks: (me, rank),
+                    imms: (our_imm, card.imm),
+                },
+            )))));
         }
         let boards: Vec<Arc<Backing>> = near.iter().flatten().cloned().collect();
         let flat = (boards.len() == ranks).then(|| Flat::new(layout, me, boards));

@@ -96,11 +96,12 @@ impl ShmLink {
                 Ok(devices::Arrived::File) => Ok(Self::file(body, file, hold)?),
                 Err(status) => Err(status),
             }
-            .map(|mapped| {
-                let asked = state
-                    .maps
-                    .insert(capability, Mapping::Here(Arc::clone(&mapped)));
-                (mapped, asked)
+            .map(|opened| {
+                let mapping = match &opened {
+                    Ok(mapped) => Mapping::Here(Arc::clone(mapped)),
+                    Err(error) => Mapping::Failed(error.clone()),
+                };
+                (opened, state.maps.insert(capability, mapping))
             })
             .map_err(|status| (status, state.maps.remove(&capability)))
         };
@@ -110,9 +111,15 @@ impl ShmLink {
             _ => Vec::new(),
         };
         match mapped {
-            Ok((mapped, asked)) => ops(asked)
+            Ok((Ok(mapped), asked)) => ops(asked)
                 .into_iter()
                 .for_each(|op| self.dispatch(op, Arc::clone(&mapped))),
+            Ok((Err(error), asked)) => {
+                for op in ops(asked) {
+                    let elsewhere = OpError::Elsewhere(vec![unmapped(&error)]);
+                    self.ended(op.id.0, Err(elsewhere));
+                }
+            }
             Err((status, asked)) => {
                 for op in ops(asked) {
                     let error = status.error(self.peer, 0, "to be mapped");
@@ -123,21 +130,23 @@ impl ShmLink {
         Ok(())
     }
 
-    /// A memory file, mapped.
+    /// A memory file, mapped, or the system's answer where it has no room for it.
     fn file(
         body: &[u8],
         file: Option<OwnedFd>,
         hold: tether::Hold,
-    ) -> Result<Arc<Mapped>, Violation> {
+    ) -> Result<Result<Arc<Mapped>, SharedIo>, Violation> {
         let mut fields = Reader::new(body);
         let described = fields.u64().zip(fields.u8());
         let told = described.zip(file);
         let ((len, writable), file) = told.ok_or(Violation("a region without its memory"))?;
-        let memory = usize::try_from(len)
-            .ok()
-            .and_then(|len| Backing::map(file, len, writable != 0).ok());
-        let memory = memory.ok_or(Violation("memory that could be cut"))?;
-        Ok(Mapped::new(memory, hold))
+        let cut = Violation("memory that could be cut");
+        let len = usize::try_from(len).map_err(|_| Violation("memory of no length"))?;
+        match Backing::map(file, len, writable != 0) {
+            Ok(memory) => Ok(Ok(Mapped::new(memory, hold))),
+            Err(error) if error.kind() == std::io::ErrorKind::InvalidInput => Err(cut),
+            Err(error) => Ok(Err(Arc::new(error))),
+        }
     }
 
     /// Whether the link has ended and nothing that was lent by it is mapped any more.
@@ -252,5 +261,40 @@ impl Handler for ShmLink {
         if let Some(events) = self.events.upgrade() {
             events.down(self.rail, why);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, ftruncate, memfd_create};
+
+    use super::*;
+
+    /// What a peer says of its memory of so many bytes, which can be cut or not.
+    fn told(len: u64, fixed: bool) -> Result<Result<Arc<Mapped>, SharedIo>, Violation> {
+        let file = memfd_create("told", MemfdFlags::ALLOW_SEALING).expect("a file");
+        ftruncate(&file, len).expect("as long as that");
+        if fixed {
+            fcntl_add_seals(&file, SealFlags::SHRINK).expect("sealed");
+        }
+        let mut body = Writer::default();
+        body.u64(len).u8(1);
+        let (hold, _) = tether::tether().expect("a pipe");
+        ShmLink::file(&body.finish(), Some(file), hold)
+    }
+
+    #[test]
+    fn memory_that_could_be_cut_is_the_peers_fault_and_memory_there_is_no_room_for_is_nobodys() {
+        assert!(told(4096, true).is_ok_and(|mapped| mapped.is_ok()));
+        assert!(told(4096, false).is_err());
+        // More than a process can address.
+        let Ok(Err(error)) = told(1 << 58, true) else {
+            panic!("there is no room for it");
+        };
+        let no_memory = rustix::io::Errno::NOMEM;
+        assert_eq!(error.raw_os_error(), Some(no_memory.raw_os_error()));
+        let mapping = Mapping::Failed(error);
+        let why = mapping.obstacles().expect("ops go another way");
+        assert_eq!(why[0].code, Code::NoSharedMemory);
     }
 }

@@ -3,8 +3,9 @@
 
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, Read, Write};
+use std::os::unix::process::ExitStatusExt;
 use std::path::PathBuf;
-use std::process::{Child, ChildStdout, Command, Stdio};
+use std::process::{Child, ChildStdout, Command, ExitStatus, Stdio};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -32,6 +33,10 @@ const READY: &str = "ready";
 const MAX_LINE: u64 = 4096;
 /// How long ranks may take to end.
 const FAREWELL: Duration = Duration::from_secs(2);
+/// How long after a rank's last word its end may come.
+const LAST_BREATH: Duration = Duration::from_millis(500);
+/// The signal that nobody can catch.
+const SIGKILL: i32 = rustix::process::Signal::KILL.as_raw();
 /// How often it is looked whether they have.
 const GLANCE: Duration = Duration::from_millis(5);
 
@@ -39,7 +44,8 @@ const GLANCE: Duration = Duration::from_millis(5);
 #[derive(Debug)]
 pub struct Started {
     key: SharedKey,
-    children: Vec<Child>,
+    /// In the order of their ranks, from 1 on.
+    children: Mutex<Vec<Child>>,
     /// What each of them says, once it has said that it is ready.
     words: Mutex<Vec<Words>>,
     meet: PathBuf,
@@ -53,7 +59,7 @@ impl Drop for Started {
         // They end with the collectives that they are part of. One that has not met this rank yet
         // would wait for it.
         let until = Instant::now() + FAREWELL;
-        for child in &mut self.children {
+        for child in self.children().iter_mut() {
             while matches!(child.try_wait(), Ok(None)) && Instant::now() < until {
                 std::thread::sleep(GLANCE);
             }
@@ -65,7 +71,7 @@ impl Drop for Started {
 
 fn failed(what: &str, error: &io::Error) -> Failure {
     let what = format!("could not {what}: {error}");
-    Failure::new("bench-no-ranks", Exit::Unavailable, what).maybe_hint(errno::hint(error))
+    Failure::new("bench-no-ranks", Exit::Unavailable, what).maybe_hint(errno::no_thread(error))
 }
 
 impl Started {
@@ -80,7 +86,7 @@ impl Started {
         let lock = File::create_new(folder.path().join(MARK)).map_err(unmade)?;
         // A file system without locks keeps everybody from cleaning up, and nobody from measuring.
         let _ = lock.try_lock();
-        let mut started = Self::within((folder, unfinished), lock, SharedKey::generate()?);
+        let started = Self::within((folder, unfinished), lock, SharedKey::generate()?);
         let mut words = Vec::new();
         let program = std::env::current_exe().map_err(|e| failed("find this program", &e))?;
         for rank in 1..ranks {
@@ -98,13 +104,13 @@ impl Started {
                 stdin.write_all(key.as_bytes())
             });
             words.push((rank as usize, child.stdout.take()));
-            started.children.push(child);
+            started.children().push(child);
             told.unwrap_or(Ok(()))
                 .map_err(|error| failed("talk to a rank", &error))?;
         }
         for (rank, stdout) in words {
-            let words = Words::new(rank, stdout).begin()?;
-            started.words().push(words);
+            let begun = Words::new(rank, stdout).begin(|| started.end(rank))?;
+            started.words().push(begun);
         }
         Ok(started)
     }
@@ -113,12 +119,29 @@ impl Started {
     fn within((folder, unfinished): (TempDir, Leftover), lock: File, key: SharedKey) -> Self {
         Self {
             key,
-            children: Vec::new(),
+            children: Mutex::default(),
             words: Mutex::default(),
             meet: folder.path().join(MEET),
             _folder: folder,
             _unfinished: unfinished,
             _lock: lock,
+        }
+    }
+
+    fn children(&self) -> MutexGuard<'_, Vec<Child>> {
+        self.children.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// How a rank ended that says nothing any more, if it has.
+    fn end(&self, rank: usize) -> Option<ExitStatus> {
+        let until = Instant::now() + LAST_BREATH;
+        let mut children = self.children();
+        let child = children.get_mut(rank.checked_sub(1)?)?;
+        loop {
+            match child.try_wait() {
+                Ok(None) if Instant::now() < until => std::thread::sleep(GLANCE),
+                ended => return ended.ok().flatten(),
+            }
         }
     }
 
@@ -140,9 +163,11 @@ impl Started {
                 return own;
             }
             let silent = words.iter().all(|words| words.end.is_some());
+            let mut wordless = words.iter().filter(|words| words.end == Some(None));
+            let killed = wordless.find_map(|words| killed(words.rank, self.end(words.rank)?));
             drop(words);
-            if silent || Instant::now() >= until {
-                return here;
+            if killed.is_some() || silent || Instant::now() >= until {
+                return here.maybe_hint(killed.as_deref());
             }
             std::thread::sleep(GLANCE);
         }
@@ -177,7 +202,7 @@ impl Directory for Started {
         words.listen();
         match words.end.as_ref()? {
             Some(reason) => Some(reason.message.clone()),
-            None => Some("it ended without a word".to_owned()),
+            None => Some(wordless(self.end(words.rank))),
         }
     }
 }
@@ -209,11 +234,11 @@ impl Words {
     }
 
     /// Waits until a rank has all that it needs: the others would wait a minute for one that cannot come.
-    fn begin(mut self) -> Result<Self, Failure> {
+    fn begin(mut self, end: impl FnOnce() -> Option<ExitStatus>) -> Result<Self, Failure> {
         let line = self.next().map_err(|error| failed("hear a rank", &error))?;
         match line.trim() {
             READY => Ok(self),
-            why => Err(not_started(self.rank, why)),
+            why => Err(not_started(self.rank, why, end)),
         }
     }
 
@@ -242,11 +267,29 @@ impl Words {
     }
 }
 
+/// What there is to say of a rank that told nothing.
+fn wordless(end: Option<ExitStatus>) -> String {
+    match end {
+        Some(status) => format!("it ended without a word ({status})"),
+        None => "it ended without a word".to_owned(),
+    }
+}
+
+/// What there is to say where it was killed.
+fn killed(rank: usize, end: ExitStatus) -> Option<String> {
+    let signal = end.signal()?;
+    let by = match signal {
+        SIGKILL => ": by somebody, or by the kernel for want of memory",
+        _ => "",
+    };
+    Some(format!("rank {rank} was ended by signal {signal}{by}"))
+}
+
 /// The failure of a rank that could not start, as it told it.
-fn not_started(rank: usize, told: &str) -> Failure {
+fn not_started(rank: usize, told: &str, end: impl FnOnce() -> Option<ExitStatus>) -> Failure {
     let told: Option<Reason> = serde_json::from_str(told).ok();
-    let silent = "it ended without a word";
-    let why = told.as_ref().map_or(silent, |told| told.message.as_str());
+    let message = told.as_ref().map(|told| told.message.clone());
+    let why = message.unwrap_or_else(|| wordless(end()));
     let what = format!("rank {rank} could not start: {why}");
     let hint = told.as_ref().and_then(|told| told.hint.as_deref());
     Failure::new("bench-no-ranks", Exit::Unavailable, what).maybe_hint(hint)
@@ -308,34 +351,39 @@ mod tests {
     fn given_a_rank_that_could_not_start_what_it_told_is_told_with_what_helps() {
         let failure =
             Failure::new("setup-failed", Exit::Unavailable, "no\nroom").hint("make\tsome");
-        let heard = not_started(3, &told(&failure));
+        let unasked = || panic!("it has told why");
+        let heard = not_started(3, &told(&failure), unasked);
         assert_eq!(heard.message(), "rank 3 could not start: no\nroom");
         assert_eq!(heard.hint_text(), Some("make\tsome"));
         let bare = Failure::new("setup-failed", Exit::Unavailable, "no room");
-        assert_eq!(not_started(1, &told(&bare)).hint_text(), None);
-        let silent = not_started(1, "");
+        assert_eq!(not_started(1, &told(&bare), unasked).hint_text(), None);
+        let silent = |end| not_started(1, "", || end).message().to_owned();
+        let wordless = "rank 1 could not start: it ended without a word";
+        assert_eq!(silent(None), wordless);
+        let aborted = ExitStatus::from_raw(6);
         assert_eq!(
-            silent.message(),
-            "rank 1 could not start: it ended without a word"
+            silent(Some(aborted)),
+            format!("{wordless} (signal: 6 (SIGABRT))")
         );
     }
 
-    /// Ranks that say lines and end.
-    fn ranks(lines: &[&str]) -> Started {
+    /// Ranks that say lines and end, as a script in `$0` has it.
+    fn ranks(lines: &[&str], end: &str) -> Started {
         let made = Leftover::make(tempfile::tempdir, TempDir::path);
         let (folder, unfinished) = made.expect("a folder");
         let lock = File::create(folder.path().join(MARK)).expect("a file");
         let key = SharedKey::derive("a test of ranks that fail");
         let started = Started::within((folder, unfinished), lock, key);
         for (rank, line) in (1..).zip(lines) {
-            let mut child = Command::new("printf")
-                .args(["%s", line])
+            let mut child = Command::new("sh")
+                .args(["-c", &format!("printf %s \"$0\"; {end}"), line])
                 .stdout(Stdio::piped())
                 .spawn()
                 .expect("it starts");
             let words = Words::new(rank, child.stdout.take());
-            child.wait().expect("it ends");
-            started.words().push(words.begin().expect("it is ready"));
+            started.children().push(child);
+            let begun = words.begin(|| started.end(rank));
+            started.words().push(begun.expect("it is ready"));
         }
         started
     }
@@ -351,7 +399,7 @@ mod tests {
         };
         let lines =
             ["ranks-lost", "setup-failed"].map(|code| format!("{READY}\n{}\n", failed(code)));
-        let started = ranks(&lines.each_ref().map(String::as_str));
+        let started = ranks(&lines.each_ref().map(String::as_str), "exit 0");
         let lost = Failure::new("ranks-lost", Exit::Io, "rank 2 was lost");
         let reason = started.reason(lost);
         assert_eq!(reason.code(), "bench-rank-failed");
@@ -368,10 +416,24 @@ mod tests {
 
     #[test]
     fn given_a_rank_that_ended_without_a_word_nobody_waits_for_it_and_what_others_saw_is_told() {
-        let started = ranks(&[&format!("{READY}\n")]);
-        let missed = started.missed(&World::name_of(JOB, 1));
-        assert_eq!(missed.as_deref(), Some("it ended without a word"));
-        let lost = Failure::new("ranks-lost", Exit::Io, "rank 1 was lost");
-        assert_eq!(started.reason(lost).code(), "ranks-lost");
+        let started = ranks(&[&format!("{READY}\n")], "exit 5");
+        let until = Instant::now() + FAREWELL;
+        let missed = loop {
+            match started.missed(&World::name_of(JOB, 1)) {
+                None if Instant::now() < until => std::thread::sleep(GLANCE),
+                missed => break missed,
+            }
+        };
+        let wanted = "it ended without a word (exit status: 5)";
+        assert_eq!(missed.as_deref(), Some(wanted));
+        let lost = || Failure::new("ranks-lost", Exit::Io, "rank 1 was lost");
+        let reason = started.reason(lost());
+        assert_eq!((reason.code(), reason.hint_text()), ("ranks-lost", None));
+        let killed = ranks(&[&format!("{READY}\n")], "kill -9 $$").reason(lost());
+        assert_eq!(killed.code(), "ranks-lost");
+        assert_eq!(
+            killed.hint_text(),
+            Some("rank 1 was ended by signal 9: by somebody, or by the kernel for want of memory")
+        );
     }
 }
