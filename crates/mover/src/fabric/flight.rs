@@ -1,6 +1,5 @@
 //! One transfer on its way: what is left to post, what is in flight, where it went.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -87,8 +86,8 @@ pub(crate) struct Flight {
     pub plan: Arc<Plan>,
     /// What it met on the way.
     pub met: Vec<Obstacle>,
-    /// Bytes moved, by rail.
-    pub moved: BTreeMap<RailId, u64>,
+    /// Bytes moved, by rail, in the order of those. By most transfers it is one, for which nothing is allocated.
+    pub moved: SmallVec<[(RailId, u64); 1]>,
     pub retries: u64,
     /// How often a rail failed that had pieces of it.
     pub falls: u64,
@@ -121,7 +120,7 @@ impl Flight {
             started: now,
             plan,
             met: Vec::new(),
-            moved: BTreeMap::new(),
+            moved: SmallVec::new(),
             retries: 0,
             falls: 0,
             numbered: false,
@@ -142,6 +141,14 @@ impl Flight {
     pub(crate) fn pays(&mut self, cpu: CpuSeconds) {
         self.cpu.user += cpu.user;
         self.cpu.system += cpu.system;
+    }
+
+    /// A rail moved bytes of it.
+    pub(crate) fn has_moved(&mut self, rail: RailId, bytes: u64) {
+        match self.moved.binary_search_by_key(&rail, |(known, _)| *known) {
+            Ok(at) => self.moved[at].1 += bytes,
+            Err(at) => self.moved.insert(at, (rail, bytes)),
+        }
     }
 
     pub(crate) const fn total(&self) -> u64 {

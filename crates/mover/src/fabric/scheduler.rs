@@ -14,6 +14,7 @@ use std::time::Duration;
 use crowfly_route::hop::Class;
 use crowfly_route::policy::Policy;
 use crowfly_route::receipt::Path;
+use smallvec::SmallVec;
 
 use super::account;
 use super::error::FabricError;
@@ -57,7 +58,8 @@ struct State {
     missing: Vec<Missing>,
     plans: Plans,
     returning: Returning,
-    flights: BTreeMap<FlightId, Flight>,
+    /// Boxed: they are large, and each start and end moves those beside it.
+    flights: BTreeMap<FlightId, Box<Flight>>,
     /// Flights with something left to post, in the order they came.
     waiting: VecDeque<FlightId>,
     next_flight: u64,
@@ -67,9 +69,10 @@ struct State {
     /// While a transfer is being started: its number, and what its own thread is to do for it.
     starting: Option<(FlightId, Vec<Chore>)>,
     /// Ended flights, to be told once the lock is let go of.
-    ended: Vec<Ended>,
+    /// Most steps end one at most, for which nothing is allocated.
+    ended: SmallVec<[Ended; 1]>,
     /// Links with new ops, to be told then as well.
-    posted: Vec<Arc<dyn Link>>,
+    posted: SmallVec<[Arc<dyn Link>; 1]>,
     /// Links of rails that are down, to be closed then: a device may take its time.
     closing: Vec<(RailId, Arc<dyn Link>)>,
 }
@@ -131,8 +134,8 @@ impl Scheduler {
             lost: None,
             now: Duration::ZERO,
             starting: None,
-            ended: Vec::new(),
-            posted: Vec::new(),
+            ended: SmallVec::new(),
+            posted: SmallVec::new(),
             closing: Vec::new(),
         };
         Self {

@@ -71,7 +71,7 @@ impl State {
             Verb::Read => known.totals.read += Bytes(entry.bytes),
         }
         if entry.bytes > 0 {
-            *flight.moved.entry(rail).or_default() += entry.bytes;
+            flight.has_moved(rail, entry.bytes);
         }
     }
 
@@ -233,10 +233,11 @@ impl State {
                     closing.push((old, known.retire()));
                 }
             }
-            let counted = |flight: &Flight| flight.moved.contains_key(&old);
+            let counted = |flight: &Flight| flight.moved.iter().any(|(rail, _)| *rail == old);
             // What a link that is being closed had in flight is still to be seen to.
             let busy = |known: &RailState| !known.in_doubt.is_empty() || !known.ops.is_empty();
-            let needed = flights.values().any(counted) || rails.get(&old).is_some_and(busy);
+            let needed =
+                flights.values().any(|flight| counted(flight)) || rails.get(&old).is_some_and(busy);
             // Its account is kept for as long as a flight refers to it, and then added to the new one's.
             if !needed && rails.get(&old).is_some_and(|known| known.down.is_some()) {
                 new.follows(rails.remove(&old));

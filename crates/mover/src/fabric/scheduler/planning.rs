@@ -130,7 +130,7 @@ impl State {
         if !flight.order.kind().is_of_a_gpu() {
             return;
         }
-        let used: Vec<RailId> = flight.moved.keys().copied().collect();
+        let used: Vec<RailId> = flight.moved.iter().map(|(rail, _)| *rail).collect();
         for id in used {
             let Some(known) = self.rails.get(&id) else {
                 continue;
@@ -153,7 +153,7 @@ impl State {
         let Some(region) = local.filter(|_| flight.order.verb == Verb::Read) else {
             return Vec::new();
         };
-        let used = flight.moved.keys().filter_map(|id| self.rails.get(id));
+        let used = flight.moved.iter().filter_map(|(id, _)| self.rails.get(id));
         let registrations =
             used.filter_map(|known| region.registration(known.rail.path, &known.rail.nic));
         registrations

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use crowfly_route::policy::Policy;
 use crowfly_route::receipt::CpuSeconds;
+use smallvec::SmallVec;
 
 use super::{Ended, MAX_FLIGHTS, STRIPE, State};
 use crate::fabric::error::FabricError;
@@ -31,7 +32,7 @@ impl State {
             Ok(plan) => plan,
             Err(error) => return self.ended.push(Ended::failed(slot, error)),
         };
-        let mut flight = Flight::new(order, plan, slot, self.now);
+        let mut flight = Box::new(Flight::new(order, plan, slot, self.now));
         if flight.total() >= CHECKED_FROM {
             let up = self.rails.iter().filter(|(_, known)| known.down.is_none());
             let ports = up.map(|(id, known)| (*id, known.rail.link.port_counters()));
@@ -86,7 +87,7 @@ impl State {
             let usable = |rail: &&RailId| self.is_usable(**rail, flight);
             let tiers = flight.plan.tiers.iter();
             let mut alive = tiers.map(|tier| tier.iter().filter(usable).copied().collect());
-            let Some(alive) = alive.find(|alive: &Vec<RailId>| !alive.is_empty()) else {
+            let Some(alive) = alive.find(|alive: &SmallVec<[RailId; 4]>| !alive.is_empty()) else {
                 if self.may_return(flight) {
                     return true;
                 }
