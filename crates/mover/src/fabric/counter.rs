@@ -25,6 +25,8 @@ struct State {
     waiting: Vec<(Imm, u64, Waker)>,
     /// What wakes threads that wait and watch connections meanwhile.
     kicks: Vec<Arc<Kick>>,
+    /// Threads that wait and do not: to wake nobody costs a system call as well.
+    sleeping: usize,
     closed: bool,
 }
 
@@ -55,8 +57,11 @@ impl Counters {
         let due = |(at, wanted, _): &mut (Imm, u64, Waker)| *at == imm && *wanted <= count;
         let wakers: Vec<Waker> = state.waiting.extract_if(.., due).map(|w| w.2).collect();
         state.kicks.iter().for_each(|kick| kick.wake());
+        let sleeping = state.sleeping > 0;
         drop(state);
-        self.changed.notify_all();
+        if sleeping {
+            self.changed.notify_all();
+        }
         wakers.into_iter().for_each(waking::wake);
         true
     }
@@ -72,8 +77,17 @@ impl Counters {
         let state = self.state();
         // Arrivals are counted under the lock: none comes between this look and the wait.
         if self.arrivals() == seen && !state.closed {
-            drop(self.changed.wait_timeout(state, time));
+            drop(self.sleep(state, time));
         }
+    }
+
+    /// Sleeps until something arrives, for `time` at most.
+    fn sleep<'a>(&self, mut state: MutexGuard<'a, State>, time: Duration) -> MutexGuard<'a, State> {
+        state.sleeping += 1;
+        let waited = self.changed.wait_timeout(state, time);
+        let mut state = waited.unwrap_or_else(PoisonError::into_inner).0;
+        state.sleeping -= 1;
+        state
     }
 
     pub(crate) fn close(&self) {
@@ -154,8 +168,7 @@ impl ImmCounter {
                     after: time,
                 });
             }
-            let waited = self.counters.changed.wait_timeout(state, left);
-            state = waited.unwrap_or_else(PoisonError::into_inner).0;
+            state = self.counters.sleep(state, left);
         }
     }
 
