@@ -26,7 +26,7 @@ use super::region::RegionCore;
 use super::socket::Socket;
 use super::stint::{Tally, kernel_cost};
 use super::wait::{Kick, Wait};
-use super::wire::{HEADER, Header, Kind, Lane, MAX_BODY, Status, Violation};
+use super::wire::{HEADER, Header, Kind, Lane, MAX_ALSO, MAX_BODY, Status, Violation};
 
 mod attending;
 mod incoming;
@@ -36,8 +36,8 @@ pub(crate) use attending::Attendance;
 pub(in crate::fabric) use attending::{LINGER, Left};
 use incoming::Input;
 pub(crate) use outgoing::Frame;
-pub(in crate::fabric) use outgoing::send_kept_back;
 use outgoing::{Out, Watcher};
+pub(in crate::fabric) use outgoing::{send_kept_back, waits};
 
 /// Bytes moved for one connection before others get their turn.
 const TURN: usize = 4 << 20;
@@ -65,6 +65,8 @@ pub(crate) struct Incoming {
     pub imm: Option<(u32, u64)>,
     /// What the peer said of a GPU of its own that failed.
     pub said: Option<String>,
+    /// Other ops that an answer tells of.
+    pub also: Vec<u64>,
 }
 
 impl Incoming {
@@ -73,6 +75,7 @@ impl Incoming {
         status: Status::Done,
         imm: None,
         said: None,
+        also: Vec::new(),
     };
 
     pub(crate) const fn refused(status: Status) -> Self {
@@ -81,6 +84,7 @@ impl Incoming {
             status,
             imm: None,
             said: None,
+            also: Vec::new(),
         }
     }
 }
@@ -158,6 +162,7 @@ impl Conn {
                 started: VecDeque::new(),
                 unsent: Vec::new(),
                 watcher: Watcher::Reactor,
+                may_be_taken: true,
                 told_of: EventFlags::IN,
             }),
             input: Mutex::new(Input::new(receiving)),
@@ -267,8 +272,13 @@ impl Conn {
         let Some(mut out) = tried(&self.out) else {
             return;
         };
+        let taken = self.is_taken_over(&mut out, under_way);
         if !self.keeps_back(&out, under_way) {
             self.push_out(&mut out);
+        }
+        drop(out);
+        if let Some(attachment) = self.attachment.get().filter(|_| taken) {
+            attachment.look_after(self);
         }
     }
 
@@ -326,7 +336,9 @@ impl Conn {
     /// Ends the connection without telling the handler. When this returns, nothing received over it
     /// is written into memory any more.
     pub(crate) fn close(&self) {
-        self.broken.store(true, Ordering::Release);
+        if !self.broken.swap(true, Ordering::AcqRel) {
+            self.answer_last(&mut locked(&self.out));
+        }
         let _ = shutdown(&self.socket, Shutdown::Both);
         if let Some(attachment) = self.attachment.get() {
             attachment.detach(self);
@@ -352,6 +364,17 @@ impl Conn {
     /// Sends and receives what the socket takes and has, at most a turn's worth of each; answers
     /// whether that was anything. It is charged with the time since then, watching for it included.
     pub(crate) fn work(self: &Arc<Self>, flags: EventFlags, since: &mut Instant) -> bool {
+        self.work_until(flags, since, &|| false)
+    }
+
+    /// The same, but for what is to be sent once `left` says that the thread has left and is back soon: then
+    /// it goes out with what the thread posts first.
+    fn work_until(
+        self: &Arc<Self>,
+        flags: EventFlags,
+        since: &mut Instant,
+        left: &dyn Fn() -> bool,
+    ) -> bool {
         let mut moved = false;
         let mut outcome = Ok(());
         if flags.contains(EventFlags::OUT) {
@@ -359,7 +382,7 @@ impl Conn {
         }
         if flags.intersects(EventFlags::IN | EventFlags::HUP | EventFlags::ERR) && outcome.is_ok() {
             outcome = self.receive(&mut moved, since);
-            if outcome.is_ok() {
+            if outcome.is_ok() && !left() {
                 // What was received may have been answered.
                 outcome = self.empty(&mut moved);
             }

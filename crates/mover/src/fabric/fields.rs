@@ -70,6 +70,11 @@ impl<'a> Reader<'a> {
 pub struct Writer(Vec<u8>);
 
 impl Writer {
+    /// With room for so many bytes.
+    pub fn with_room(bytes: usize) -> Self {
+        Self(Vec::with_capacity(bytes))
+    }
+
     /// A number.
     pub fn u8(&mut self, value: u8) -> &mut Self {
         self.raw(&[value])

@@ -72,6 +72,18 @@ fn a_repeated_frame_by_a_unix_socket_ends_that_connection_and_nothing_else() {
 }
 
 #[test]
+fn an_answer_that_tells_of_half_an_op_ends_the_connection_and_nothing_else() {
+    let victim = Victim::new();
+    let mut intruder = Intruder::into(&victim.fabric);
+    let stream = &mut intruder.stream;
+    // Ops that nobody posted are no reason.
+    assert!(Intruder::send(stream, Kind::Answer, 1, &[7; 16], 0, &[]));
+    assert!(Intruder::send(stream, Kind::Answer, 1, &[7; 9], 0, &[]));
+    assert!(Intruder::is_hung_up_on(stream));
+    victim.assert_well();
+}
+
+#[test]
 fn a_peer_that_asks_and_asks_and_reads_no_answer_is_given_up() {
     let victim = Victim::new();
     let mut intruder = Intruder::into(&victim.fabric);

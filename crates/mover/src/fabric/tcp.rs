@@ -281,6 +281,13 @@ impl Handler for TcpLink {
                 Ok(Incoming::NOTHING)
             }
             Kind::Data => self.wanted(header),
+            Kind::Answer if header.payload == 0 && header.status == Status::Done as u8 => {
+                let also = Reader::new(body).last_u64s(body.len() / size_of::<u64>());
+                Ok(Incoming {
+                    also: also.ok_or(Violation("an answer of half an op"))?,
+                    ..Incoming::NOTHING
+                })
+            }
             Kind::Answer if header.payload == 0 => {
                 let said = String::from_utf8_lossy(body);
                 let said: String = said.chars().filter(|c| !c.is_control()).collect();
@@ -322,7 +329,10 @@ impl Handler for TcpLink {
                     }
                 }
                 // Sent soon, with others where more has come.
-                conn.queue(Frame::answer(header.op, status));
+                match status {
+                    Status::Done => conn.queue_done(header.op),
+                    _ => conn.queue(Frame::answer(header.op, status)),
+                }
             }
             (Kind::Data, Landed::Whole) => self.ended(header.op, Ok(())),
             (Kind::Data, Landed::Dropped) => {
@@ -331,8 +341,12 @@ impl Handler for TcpLink {
             (Kind::Data, Landed::Failed(why)) => self.failed_here(header.op, why),
             (Kind::Answer, _) => {
                 let status = Status::of(header.status).unwrap_or(Status::NotAllowed);
-                let result = self.verdict(header.op, status, incoming.said.as_deref());
+                let result = match status {
+                    Status::Done => Ok(()),
+                    _ => self.verdict(header.op, status, incoming.said.as_deref()),
+                };
                 self.ended(header.op, result);
+                incoming.also.iter().for_each(|op| self.ended(*op, Ok(())));
             }
             _ => {}
         }

@@ -12,7 +12,7 @@ use crowfly_route::receipt::{CpuSeconds, Path, Receipt, Verification, Visibility
 use crowfly_route::units::Bytes;
 
 use super::account::Account;
-use super::conn::send_kept_back;
+use super::conn::{send_kept_back, waits};
 use super::error::FabricError;
 use super::identity::Incarnation;
 use super::provider::FlightId;
@@ -396,6 +396,7 @@ impl<T> Slot<T> {
 impl<T> Running<T> {
     /// Waits for the end, at most until then, and helps to bring it about.
     fn wait(&self, until: Option<Instant>) -> Option<Outcome<T>> {
+        waits();
         if !self.slot.is_put() {
             send_kept_back();
         }

@@ -11,7 +11,7 @@ use super::identity::{Capability, Incarnation};
 use super::provider::Segment;
 
 /// The version of the protocol.
-pub(crate) const PROTOCOL_VERSION: u16 = 3;
+pub(crate) const PROTOCOL_VERSION: u16 = 4;
 /// Bytes of a header.
 pub(crate) const HEADER: usize = 40;
 /// Bytes of a header that the tag covers.
@@ -22,6 +22,8 @@ pub const MAX_MESSAGE: usize = 32 << 10;
 pub(crate) const MAX_BODY: usize = MAX_MESSAGE + 64;
 /// The longest payload.
 pub(crate) const MAX_PAYLOAD: u32 = 4 << 20;
+/// The most ops that one answer tells of besides its own.
+pub(crate) const MAX_ALSO: usize = 256;
 /// The most segments of one write or read.
 pub(crate) const MAX_SEGMENTS: usize = 256;
 
@@ -136,21 +138,32 @@ impl Lane {
         body: &[u8],
         payload: u32,
     ) -> Vec<u8> {
-        let mut out = Writer::default();
-        out.u8(kind as u8)
-            .u8(status)
-            .u16(u16::try_from(body.len()).unwrap_or(u16::MAX))
-            .u32(payload)
-            .u64(self.next)
-            .u64(op);
-        let sealed = out.finish();
-        self.next += 1;
-        let tag = tag(&self.key, &sealed, body);
         let mut frame = Vec::with_capacity(HEADER + body.len());
-        frame.extend_from_slice(&sealed);
-        frame.extend_from_slice(&tag);
-        frame.extend_from_slice(body);
+        self.seal_behind(&mut frame, kind, status, op, body, payload);
         frame
+    }
+
+    /// Puts header and body of the next frame behind what is there.
+    pub(crate) fn seal_behind(
+        &mut self,
+        frames: &mut Vec<u8>,
+        kind: Kind,
+        status: u8,
+        op: u64,
+        body: &[u8],
+        payload: u32,
+    ) {
+        let at = frames.len();
+        frames.extend_from_slice(&[kind as u8, status]);
+        let length = u16::try_from(body.len()).unwrap_or(u16::MAX);
+        frames.extend_from_slice(&length.to_le_bytes());
+        frames.extend_from_slice(&payload.to_le_bytes());
+        frames.extend_from_slice(&self.next.to_le_bytes());
+        frames.extend_from_slice(&op.to_le_bytes());
+        self.next += 1;
+        let tag = tag(&self.key, &frames[at..], body);
+        frames.extend_from_slice(&tag);
+        frames.extend_from_slice(body);
     }
 
     /// Reads a header without believing it yet, to know how long the body is.
@@ -197,8 +210,9 @@ fn tag(key: &[u8; 32], sealed: &[u8], body: &[u8]) -> [u8; HEADER - SEALED] {
     let mut hasher = blake3::Hasher::new_keyed(key);
     hasher.update(sealed);
     hasher.update(body);
+    let hash = *hasher.finalize().as_bytes();
     let mut tag = [0; HEADER - SEALED];
-    hasher.finalize_xof().fill(&mut tag);
+    tag.copy_from_slice(&hash[..HEADER - SEALED]);
     tag
 }
 
@@ -262,6 +276,10 @@ impl Status {
     }
 }
 
+/// Bytes of an access with a value, and of each of its runs.
+const ACCESS: usize = 31;
+const RUN: usize = 12;
+
 /// The body of a write or a read.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Access {
@@ -286,7 +304,7 @@ impl Access {
     }
 
     pub(crate) fn encode(&self) -> Vec<u8> {
-        let mut out = Writer::default();
+        let mut out = Writer::with_room(ACCESS + RUN * self.runs.len());
         out.raw(self.capability.as_bytes());
         match self.imm {
             None => out.u8(0),

@@ -4,13 +4,16 @@
 //! in between: neither the reactor's thread when there is something, nor the caller when it is done.
 //! Meanwhile the reactor is not told of these connections.
 //!
-//! A caller that leaves while more of its own is under way will most likely be back at once. The
-//! connections are left to nobody then, and the reactor looks after those soon ([`LINGER`]).
+//! A caller that leaves while more of its own is under way will most likely be back at once, and so will
+//! one that came back at once the last time. The connections are left to nobody then, and the reactor looks
+//! after those soon ([`LINGER`]). What the latter has to answer goes out with what it posts next: two
+//! processes that write to each other in turns need one call each, and not two.
 
 use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
+use super::outgoing::AT_ONCE;
 use super::*;
 
 /// How long nobody may look after a connection.
@@ -21,7 +24,8 @@ const NAP: Duration = Duration::from_millis(100);
 /// Who watches a link's connections for a caller: one thread at a time.
 #[derive(Default)]
 pub(crate) struct Attendance {
-    turn: Mutex<()>,
+    /// Held by that thread; when the last one left.
+    turn: Mutex<Option<Instant>>,
     /// Whether another thread waits as well, and was sent away.
     others: AtomicBool,
 }
@@ -36,7 +40,7 @@ impl Attendance {
         wait: &Wait<'_>,
         has_more: impl Fn(usize) -> bool,
     ) {
-        let Some(_turn) = tried(&self.turn) else {
+        let Some(mut turn) = tried(&self.turn) else {
             self.others.store(true, Ordering::Relaxed);
             return;
         };
@@ -46,7 +50,14 @@ impl Attendance {
         };
         let mut watched: Vec<&Arc<Conn>> = Vec::with_capacity(conns.len());
         let mut since = Instant::now();
-        let mut spell = vigil.spell(since);
+        let away = turn.map(|left| since.saturating_duration_since(left));
+        let at_once = away.is_some_and(|away| away < AT_ONCE);
+        let leaves = || at_once && wait.is_over();
+        let look = |now| match at_once {
+            true => vigil.close_spell(now),
+            false => vigil.spell(now),
+        };
+        let mut spell = look(since);
         let mut in_vain = false;
         while !wait.is_over() && !conns.iter().any(|conn| conn.is_broken()) {
             for (index, conn) in conns.iter().enumerate() {
@@ -61,10 +72,10 @@ impl Attendance {
             }
             let mut moved = false;
             for conn in &watched {
-                moved |= conn.work(EventFlags::IN | EventFlags::OUT, &mut since);
+                moved |= conn.work_until(EventFlags::IN | EventFlags::OUT, &mut since, &leaves);
             }
             if moved {
-                spell = vigil.spell(since);
+                spell = look(since);
                 in_vain = false;
                 continue;
             }
@@ -83,10 +94,13 @@ impl Attendance {
         }
         // Whoever was sent away sleeps, and may never come back to watch.
         let others = self.others.swap(false, Ordering::Relaxed);
-        let back_soon = !others && (0..conns.len()).any(has_more);
+        let came_back = away.is_some_and(|away| away < LINGER);
+        let back_soon = !others && (came_back || (0..conns.len()).any(has_more));
+        let now = Instant::now();
         for conn in watched {
-            conn.left(back_soon);
+            conn.left(back_soon.then_some(now));
         }
+        *turn = Some(now);
     }
 }
 
@@ -120,6 +134,7 @@ impl Conn {
             kick: Arc::clone(&wait.kick),
             hears_room: true,
         };
+        out.may_be_taken = true;
         self.arm(&mut out);
     }
 
@@ -144,11 +159,13 @@ impl Conn {
         }
     }
 
-    /// The caller's thread does not watch it any more.
-    fn left(self: &Arc<Self>, back_soon: bool) {
+    /// The caller's thread does not watch it any more. If it left then and is back soon, it sends what is
+    /// queued before it waits.
+    fn left(self: &Arc<Self>, back_soon: Option<Instant>) {
         let mut out = locked(&self.out);
-        if let Some(attachment) = self.attachment.get().filter(|_| back_soon) {
-            out.watcher = Watcher::Nobody(Instant::now());
+        let back_soon = back_soon.filter(|_| out.is_idle() || self.keep_back());
+        if let Some((attachment, since)) = self.attachment.get().zip(back_soon) {
+            out.watcher = Watcher::Nobody(since);
             drop(out);
             attachment.look_after(self);
         } else {
@@ -203,6 +220,7 @@ mod tests {
     use std::thread::ThreadId;
 
     use super::*;
+    use crate::fabric::conn::outgoing::CALM;
     use crate::fabric::memory::Buffer;
     use crate::fabric::reactor::Reactor;
 
@@ -212,6 +230,8 @@ mod tests {
     #[derive(Default)]
     struct Noted {
         frames: AtomicUsize,
+        /// Ops that were answered.
+        answered: AtomicUsize,
         by: Mutex<Option<ThreadId>>,
     }
 
@@ -233,14 +253,21 @@ mod tests {
         fn frame(
             &self,
             _: &Arc<Conn>,
-            _: &Header,
-            _: &[u8],
+            header: &Header,
+            body: &[u8],
             _: Option<OwnedFd>,
         ) -> Result<Incoming, Violation> {
+            if header.kind == Kind::Answer {
+                let ops = 1 + body.len() / size_of::<u64>();
+                self.answered.fetch_add(ops, Ordering::SeqCst);
+            }
             Ok(Incoming::NOTHING)
         }
 
-        fn landed(&self, _: &Arc<Conn>, _: &Header, _: &Incoming, _: Landed) {
+        fn landed(&self, conn: &Arc<Conn>, header: &Header, _: &Incoming, _: Landed) {
+            if header.kind == Kind::Read {
+                conn.queue_done(header.op);
+            }
             *locked(&self.by) = Some(std::thread::current().id());
             self.frames.fetch_add(1, Ordering::SeqCst);
         }
@@ -286,6 +313,11 @@ mod tests {
     }
 
     fn attend(end: &End, over: &dyn Fn() -> bool, back_soon: bool) {
+        attend_again(&Attendance::default(), end, over, back_soon);
+    }
+
+    /// The same by a thread that is known from before.
+    fn attend_again(known: &Attendance, end: &End, over: &dyn Fn() -> bool, back_soon: bool) {
         let wait = Wait {
             over,
             until: Some(Instant::now() + Duration::from_secs(20)),
@@ -293,7 +325,7 @@ mod tests {
             kick: Kick::own().expect("a descriptor"),
         };
         let under_way = |_| !over() || back_soon;
-        Attendance::default().until(std::slice::from_ref(&end.conn), &wait, under_way);
+        known.until(std::slice::from_ref(&end.conn), &wait, under_way);
         assert!(over(), "it waited in vain");
     }
 
@@ -422,6 +454,106 @@ mod tests {
             there.noted.await_frames(turn);
         }
         assert!(kept > 0, "nothing was ever kept");
+    }
+
+    /// Has `here` wait for one frame after another that is to be answered; whether the answer to the last one
+    /// was left for what its thread posts next.
+    fn answers_in_turns(here: &End, there: &End, turns: usize) -> bool {
+        let known = Attendance::default();
+        let before = here.noted.frames.load(Ordering::SeqCst);
+        for turn in 1..=turns {
+            there
+                .conn
+                .send(Frame::new(Kind::Read, turn as u64, Vec::new()));
+            let over = || here.noted.frames.load(Ordering::SeqCst) >= before + turn;
+            attend_again(&known, here, &over, false);
+        }
+        !locked(&here.conn.out).queue.is_empty()
+    }
+
+    fn await_answers(end: &End, count: usize) {
+        let until = Instant::now() + Duration::from_secs(20);
+        while end.noted.answered.load(Ordering::SeqCst) < count {
+            assert!(Instant::now() < until, "no answer {count}");
+            std::thread::yield_now();
+        }
+    }
+
+    #[test]
+    fn given_a_thread_that_waits_again_and_again_then_what_it_answers_goes_out_when_it_waits_or_soon()
+     {
+        let (here, there) = ends();
+        let mut left = 0;
+        for round in 1..=100 {
+            // On a busy machine it may have been away for too long.
+            left += usize::from(answers_in_turns(&here, &there, 3));
+            if round % 2 == 0 {
+                send_kept_back();
+                assert!(locked(&here.conn.out).queue.is_empty(), "round {round}");
+            }
+            await_answers(&there, 3 * round);
+        }
+        assert!(left > 0, "nothing was ever left");
+    }
+
+    #[test]
+    fn given_answers_that_were_left_when_the_connection_is_closed_then_they_go_out_before() {
+        let mut left = 0;
+        for _ in 0..100 {
+            let (here, there) = ends();
+            left += usize::from(answers_in_turns(&here, &there, 3));
+            here.conn.close();
+            await_answers(&there, 3);
+        }
+        assert!(left > 0, "nothing was ever left");
+    }
+
+    #[test]
+    fn given_ops_that_went_well_when_they_are_answered_then_one_frame_tells_of_many() {
+        let (here, there) = ends();
+        // Two frames: one tells of its own op and of so many others.
+        let ops = 2 * (1 + MAX_ALSO);
+        (0..ops).for_each(|op| here.conn.queue_done(op as u64));
+        assert_eq!(locked(&here.conn.out).queue.len(), 2);
+        here.conn.push(0);
+        await_answers(&there, ops);
+        assert_eq!(there.noted.frames.load(Ordering::SeqCst), 2);
+    }
+
+    #[test]
+    fn given_a_peer_that_reads_no_answers_then_those_that_wait_are_counted() {
+        let (here, _there) = ends();
+        let most = CALM * (1 + MAX_ALSO) + 2 * MAX_QUEUED;
+        let frames = |end: &End| locked(&end.conn.out).queue.len();
+        (0..most).for_each(|op| here.conn.queue_done(op as u64));
+        assert!(here.conn.is_broken() || frames(&here) > MAX_QUEUED);
+    }
+
+    /// Posts one of so many ops under way by a thread that has waited, while the reactor has the connection;
+    /// whether the thread took it.
+    fn takes_over(end: &End, under_way: usize) -> bool {
+        locked(&end.conn.out).watcher = Watcher::Reactor;
+        waits();
+        end.conn.queue(ping());
+        end.conn.push(under_way);
+        !matches!(locked(&end.conn.out).watcher, Watcher::Reactor)
+    }
+
+    #[test]
+    fn given_a_thread_that_waits_for_what_it_posts_then_it_takes_the_connection_from_the_reactor_once()
+     {
+        let (here, there) = ends();
+        assert!(!takes_over(&here, 1), "nothing but this is under way");
+        assert!(takes_over(&here, 8));
+        assert!(!takes_over(&here, 8), "it has not watched since");
+        attend(&here, &|| true, false);
+        let looked = AtomicUsize::new(0);
+        attend(&here, &|| looked.fetch_add(1, Ordering::SeqCst) > 2, true);
+        assert!(takes_over(&here, 8));
+        // Nobody comes back: the reactor looks after it.
+        there.conn.send(ping());
+        here.noted.await_frames(1);
+        there.noted.await_frames(4);
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! Frames on their way out.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::time::Duration;
 
 use super::*;
@@ -10,6 +10,8 @@ use crate::fabric::memory::gather::{self, Staged};
 pub(super) const INLINE: usize = 8 << 10;
 /// The most characters that are sent of what a GPU answered.
 pub(in crate::fabric) const MAX_WHY: usize = 1024;
+/// Frames that wait to be sent before each op that went well is answered by itself: those that are counted.
+pub(super) const CALM: usize = 64;
 /// Short frames are joined until they are that long.
 const TOGETHER: usize = 16 << 10;
 /// Frames with payloads of their own go out by one call until they are that long.
@@ -19,7 +21,7 @@ const KEPT_BACK: usize = BY_ONE_CALL;
 /// Ops on their way from which on more may be kept back: their ends come meanwhile.
 const AHEAD: usize = 2;
 /// How long after its last wait somebody is expected to wait again at once.
-const AT_ONCE: Duration = Duration::from_micros(100);
+pub(super) const AT_ONCE: Duration = Duration::from_micros(100);
 /// How bytes are sent: nothing blocks, and a closed connection is an error.
 const SENDING: SendFlags = SendFlags::NOSIGNAL.union(SendFlags::DONTWAIT);
 const FLAGS: libc::c_int = libc::MSG_NOSIGNAL | libc::MSG_DONTWAIT;
@@ -27,6 +29,13 @@ const FLAGS: libc::c_int = libc::MSG_NOSIGNAL | libc::MSG_DONTWAIT;
 thread_local! {
     /// Connections by which the thread keeps something back.
     static KEPT: RefCell<Vec<Weak<Conn>>> = const { RefCell::new(Vec::new()) };
+    /// Whether the thread waited for a transfer since it last took a connection over from the reactor.
+    static WAITED: Cell<bool> = const { Cell::new(false) };
+}
+
+/// The thread waits for the end of a transfer, come already or not.
+pub(in crate::fabric) fn waits() {
+    let _ = WAITED.try_with(|waited| waited.set(true));
 }
 
 /// Sends what the thread has kept back, before it waits for anything at all.
@@ -66,6 +75,16 @@ impl Frame {
             status: status as u8,
             ..Self::new(Kind::Answer, op, Vec::new())
         }
+    }
+
+    /// Has the answer that an op went well tell of another one as well; whether it can.
+    fn answers_also(&mut self, op: u64) -> bool {
+        let done = self.kind == Kind::Answer && self.status == Status::Done as u8;
+        let can = done && self.body.len() < MAX_ALSO * size_of::<u64>();
+        if can {
+            self.body.extend_from_slice(&op.to_le_bytes());
+        }
+        can
     }
 
     /// The answer that a GPU failed, and how.
@@ -121,11 +140,8 @@ impl Started {
         let bytes = frame.bytes();
         let payload = gather::stage(frame.payload)?;
         let length = u32::try_from(bytes).unwrap_or(u32::MAX);
-        let sealed = lane.seal(frame.kind, frame.status, frame.op, &frame.body, length);
-        match self.head.is_empty() {
-            true => self.head = sealed,
-            false => self.head.extend_from_slice(&sealed),
-        }
+        let (kind, status, op) = (frame.kind, frame.status, frame.op);
+        lane.seal_behind(&mut self.head, kind, status, op, &frame.body, length);
         self.descriptor = frame.descriptor;
         if bytes > INLINE {
             self.payload = payload;
@@ -158,6 +174,9 @@ pub(super) struct Out {
     /// Frames whose payload a GPU did not give, which their owner is told of by whoever watches the socket.
     pub unsent: Vec<(u64, String)>,
     pub watcher: Watcher,
+    /// Whether a caller's thread that has more under way may take it over from the reactor: not again
+    /// before one has watched it, or those who never do would leave it to nobody each time they post.
+    pub may_be_taken: bool,
     /// What the reactor is told of.
     pub told_of: EventFlags,
 }
@@ -179,6 +198,27 @@ impl Out {
 }
 
 impl Conn {
+    /// Queues the answer that an op went well, together with those that are queued already: hardly one of
+    /// them is waited for alone.
+    pub(crate) fn queue_done(&self, op: u64) {
+        let mut out = locked(&self.out);
+        let few = out.queue.len() <= CALM;
+        let last = out.queue.back_mut().filter(|_| few);
+        if !last.is_some_and(|last| last.answers_also(op)) {
+            self.put(&mut out, Frame::answer(op, Status::Done));
+        }
+    }
+
+    /// What came and went well is answered before the connection ends, although the thread that would have
+    /// sent it did not come back.
+    pub(super) fn answer_last(&self, out: &mut Out) {
+        let answers = out.queue.iter().all(|frame| frame.kind == Kind::Answer);
+        if out.started.is_empty() && answers {
+            // Whether the other end takes them is its own affair.
+            let _ = self.flush(out, &mut PUSH.clone());
+        }
+    }
+
     /// Keeps what is queued back for more, where that is better: ops before it are on their way, so
     /// `under_way` in all, and who waits for them will be back at once, with others or to wait again.
     pub(super) fn keeps_back(self: &Arc<Self>, out: &Out, under_way: usize) -> bool {
@@ -188,7 +228,11 @@ impl Conn {
         };
         let before = under_way.saturating_sub(out.queue.len());
         let room = self.queued() < KEPT_BACK && !out.queue.is_empty();
-        let keeps = back && out.started.is_empty() && before >= AHEAD && room;
+        back && out.started.is_empty() && before >= AHEAD && room && self.keep_back()
+    }
+
+    /// Has the thread send what is queued before it waits for anything; whether it can.
+    pub(super) fn keep_back(self: &Arc<Self>) -> bool {
         let remember = |kept: &RefCell<Vec<Weak<Self>>>| {
             let mut kept = kept.borrow_mut();
             let known = |known: &Weak<Self>| std::ptr::eq(known.as_ptr(), Arc::as_ptr(self));
@@ -196,7 +240,24 @@ impl Conn {
                 kept.push(Arc::downgrade(self));
             }
         };
-        keeps && KEPT.try_with(remember).is_ok()
+        KEPT.try_with(remember).is_ok()
+    }
+
+    /// Takes the connection from the reactor for a thread that waits for what it posts, with ops before that
+    /// under way; whether it did, and has to have it looked after. Otherwise the reactor would end each of
+    /// them before the thread comes to wait for it, and the two be in each other's way for ever.
+    pub(super) fn is_taken_over(&self, out: &mut Out, under_way: usize) -> bool {
+        let reactors = matches!(out.watcher, Watcher::Reactor) && self.attachment.get().is_some();
+        let taken = reactors
+            && out.may_be_taken
+            && under_way > AHEAD
+            && WAITED.try_with(Cell::take).unwrap_or_default();
+        if taken {
+            out.may_be_taken = false;
+            out.watcher = Watcher::Nobody(Instant::now());
+            self.arm(out);
+        }
+        taken
     }
 
     /// Sends what the socket takes.
