@@ -8,10 +8,17 @@
 //! rail stall  DEVICE ADDRESS:PORT SECONDS   writes go on until one fails, in time and with a code
 //! rail rails  DEVICES ADDRESS:PORT SECONDS  writes share both rails, go on by one when the other is
 //!                                           cut, and share them again once it is back
+//! rail slow   DEVICE ADDRESS:PORT SECONDS   values are sent until a peer that takes none is too slow for one, and
+//!                                           again once it goes on
+//! rail beyond DEVICE ADDRESS:PORT           a descriptor that says too much reaches nothing, and the two go on
+//! rail stale  DEVICE ADDRESS:PORT           what was given away by a peer that was started anew since is refused
+//! rail hostile DEVICE ADDRESS:PORT          who tells wrong things of its half of a link is let down, and nobody else
 //! ```
+//!
+//! `RAIL_SILENCE` is how many seconds a peer may be silent, 5 unless it is set.
 
 use std::process::ExitCode;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use crowfly_machine::verbs::{Patience, Verbs};
@@ -24,6 +31,8 @@ use crowfly_mover::fabric::{
 use crowfly_route::obstacle::{Code, Obstacle};
 use crowfly_route::receipt::{Path, Receipt};
 
+mod foul;
+
 /// Why a run failed, in words.
 type Failure = Box<dyn std::error::Error>;
 
@@ -35,6 +44,15 @@ const PATIENT: Options = Options::within(Duration::from_secs(60));
 const WRITTEN: Imm = Imm(7);
 
 fn fabric(device: &str, listen: &str) -> Result<Fabric, Failure> {
+    fabric_by(device, listen, |nic| nic)
+}
+
+/// A fabric whose NICs may be something else than they say.
+fn fabric_by(
+    device: &str,
+    listen: &str,
+    made: impl Fn(Arc<dyn Provider>) -> Arc<dyn Provider>,
+) -> Result<Fabric, Failure> {
     let verbs = Verbs::load()?;
     let rdma = VerbsSettings {
         patience: Patience {
@@ -48,13 +66,17 @@ fn fabric(device: &str, listen: &str) -> Result<Fabric, Failure> {
     for device in device.split(',') {
         let context = verbs.open(device)?;
         let nic = VerbsNic::open(&context, 1, rdma.clone());
-        providers.push(Arc::new(nic.map_err(|obstacle| obstacle.summary)?));
+        providers.push(made(Arc::new(nic.map_err(|obstacle| obstacle.summary)?)));
     }
     let settings = Settings {
         listen: listen.parse()?,
         nics: device.parse()?,
         shm: false,
         providers,
+        silence: match std::env::var("RAIL_SILENCE") {
+            Ok(seconds) => Duration::from_secs(seconds.parse()?),
+            Err(_) => Duration::from_secs(5),
+        },
         ..Settings::new(SharedKey::derive("two hosts of the rig"))
     };
     Ok(Fabric::new(settings)?)
@@ -68,14 +90,32 @@ fn pattern(len: usize, seed: u64) -> Vec<u8> {
     (0..len).map(byte).collect()
 }
 
+/// Serves whoever comes, all of them the same region.
 fn serve(device: &str, address: &str) -> Result<(), Failure> {
     let fabric = fabric(device, address)?;
-    let peer = fabric.accept(Duration::from_secs(60))?;
-    let mut region = Some(fabric.register(Buffer::zeroed(SERVED, None)?, Access::READ_WRITE)?);
+    let region = fabric.register(Buffer::zeroed(SERVED, None)?, Access::READ_WRITE)?;
+    let region = Mutex::new(Some(region));
+    std::thread::scope(|scope| {
+        while let Ok(peer) = fabric.accept(Duration::from_secs(60)) {
+            let (fabric, region) = (&fabric, &region);
+            scope.spawn(move || {
+                if let Err(failure) = serve_one(fabric, &peer, region) {
+                    eprintln!("rail: {}: {failure}", peer.address());
+                }
+            });
+        }
+    });
+    Ok(())
+}
+
+fn serve_one(fabric: &Fabric, peer: &Peer, region: &Mutex<Option<Region>>) -> Result<(), Failure> {
     let written = fabric.counter(WRITTEN);
     while let Ok(message) = peer.recv(Options::within(Duration::from_secs(90))).wait() {
         let text = String::from_utf8(message)?;
-        let answer = match (text.split(' ').collect::<Vec<_>>().as_slice(), &region) {
+        let mut region = region
+            .lock()
+            .map_err(|_| "another peer's thread panicked")?;
+        let answer = match (text.split(' ').collect::<Vec<_>>().as_slice(), &*region) {
             (["describe"], Some(region)) => region.descriptor().to_string(),
             (["check", len, seed], Some(region)) => {
                 written.wait(1, Duration::from_secs(60))?;
@@ -84,11 +124,12 @@ fn serve(device: &str, address: &str) -> Result<(), Failure> {
                 (bytes == pattern(bytes.len(), seed.parse()?)).to_string()
             }
             (["forget"], _) => {
-                region = None;
+                *region = None;
                 "forgotten".into()
             }
             _ => format!("unknown request {text}"),
         };
+        drop(region);
         peer.send(answer.as_bytes(), PATIENT).wait()?;
     }
     Ok(())
@@ -136,8 +177,12 @@ impl East {
     }
 
     fn source(&self, len: usize, seed: u64) -> Result<Region, Failure> {
+        Self::pattern(&self.fabric, len, seed)
+    }
+
+    fn pattern(fabric: &Fabric, len: usize, seed: u64) -> Result<Region, Failure> {
         let buffer = Buffer::copy_of(&pattern(len, seed))?;
-        Ok(self.fabric.register(buffer, Access::LOCAL)?)
+        Ok(fabric.register(buffer, Access::LOCAL)?)
     }
 
     fn verify(&self, len: usize) -> Result<(), Failure> {
@@ -282,6 +327,13 @@ fn run() -> Result<(), Failure> {
             let allowed = Duration::from_secs(seconds.parse()?);
             East::new(device, address)?.stall(allowed)
         }
+        ["slow", device, address, seconds] => {
+            let allowed = Duration::from_secs(seconds.parse()?);
+            East::new(device, address)?.slow(allowed)
+        }
+        ["beyond", device, address] => East::new(device, address)?.beyond(),
+        ["stale", device, address] => East::new(device, address)?.stale(address),
+        ["hostile", device, address] => foul::hostile(device, address),
         _ => Err("rail MODE DEVICE ADDRESS:PORT [VALUE]".into()),
     }
 }
