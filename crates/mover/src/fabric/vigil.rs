@@ -13,9 +13,6 @@ use std::time::{Duration, Instant};
 /// could, 1 MiB writes over loopback went at 4.7 to 5.3 GB/s with 20 us, at 3.5 to 4.3 with 50 and at 1.8
 /// to 3.6 with 200.
 const WATCH: Duration = Duration::from_micros(20);
-/// How long is looked where what comes next has been waited for before, again and again and each time at
-/// once: whoever answers may be away for a moment, and to be woken takes longer.
-const WATCH_CLOSELY: Duration = Duration::from_micros(100);
 /// Between two looks nothing is done that takes as long: who was away for longer had to give its core
 /// up.
 const AWAY: Duration = Duration::from_micros(100);
@@ -48,18 +45,9 @@ impl Vigil {
 
     /// Something came at this time; whether to look for more.
     pub(crate) fn spell(&self, now: Instant) -> Option<Spell> {
-        self.for_so_long(WATCH, now)
-    }
-
-    /// The same of a thread that waits for one thing after another.
-    pub(crate) fn close_spell(&self, now: Instant) -> Option<Spell> {
-        self.for_so_long(WATCH_CLOSELY, now)
-    }
-
-    fn for_so_long(&self, watch: Duration, now: Instant) -> Option<Spell> {
         let rested = self.rested.load(Ordering::Relaxed) <= self.nanoseconds(now);
         (self.cores && rested).then_some(Spell {
-            ends: now + watch,
+            began: now,
             looked: now,
         })
     }
@@ -68,7 +56,7 @@ impl Vigil {
 /// Looks without sleep after something came.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Spell {
-    ends: Instant,
+    began: Instant,
     looked: Instant,
 }
 
@@ -90,7 +78,8 @@ impl Spell {
             vigil.rested.store(rested, Ordering::Relaxed);
             return None;
         }
-        (now <= self.ends).then_some(Self {
+        let lasts = now.saturating_duration_since(self.began) <= WATCH;
+        lasts.then_some(Self {
             looked: now,
             ..self
         })

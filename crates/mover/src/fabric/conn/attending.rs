@@ -53,11 +53,7 @@ impl Attendance {
         let away = turn.map(|left| since.saturating_duration_since(left));
         let at_once = away.is_some_and(|away| away < AT_ONCE);
         let leaves = || at_once && wait.is_over();
-        let look = |now| match at_once {
-            true => vigil.close_spell(now),
-            false => vigil.spell(now),
-        };
-        let mut spell = look(since);
+        let mut spell = vigil.spell(since);
         let mut in_vain = false;
         while !wait.is_over() && !conns.iter().any(|conn| conn.is_broken()) {
             for (index, conn) in conns.iter().enumerate() {
@@ -75,7 +71,7 @@ impl Attendance {
                 moved |= conn.work_until(EventFlags::IN | EventFlags::OUT, &mut since, &leaves);
             }
             if moved {
-                spell = look(since);
+                spell = vigil.spell(since);
                 in_vain = false;
                 continue;
             }
