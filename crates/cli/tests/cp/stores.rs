@@ -491,7 +491,8 @@ fn given_no_key_the_hint_says_what_to_look_at_for_the_way_by_which_it_was_to_be_
     let role =
         format!("role_arn = arn:aws:iam::12:role/r\nsource_profile = own\n[profile own]\n{key}");
     let container = format!("{base}/key");
-    let cases: [(&str, &[(&str, &str)], &str); 5] = [
+    type Variables<'a> = &'a [(&'a str, &'a str)];
+    let cases: [(&str, Variables<'_>, &str); 5] = [
         (
             "credential_process = /bin/false",
             &[],
