@@ -345,11 +345,9 @@ fn given_an_interrupted_copy_its_parts_are_removed_at_the_store_or_gone_on_with(
         &store,
         &["--resume", "m", "s3://b/m"],
     ));
-    assert_eq!(
-        (told["resumed"].as_u64(), status),
-        (Some(16 << 20), Some(0)),
-        "{told}"
-    );
+    // What was on its way when the copy was ended may have arrived since.
+    let resumed = told["resumed"].as_u64().unwrap_or_default();
+    assert!(resumed >= 16 << 20 && status == Some(0), "{told}");
     assert!(store.get("b/m").expect("there") == bytes && store.begun().is_empty());
 }
 

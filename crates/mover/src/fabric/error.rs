@@ -243,6 +243,9 @@ pub enum NotMapped {
     /// Nothing between the two processes shares memory.
     #[error("it shares no memory with this process")]
     Apart,
+    /// One of the two could not set up what both would share; what it says of that.
+    #[error("it shares none with this process: {0}")]
+    Barred(String),
     /// It was asked for, and the peer does not give it.
     #[error("it was not given")]
     Refused,

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use crowfly_route::obstacle::{Code, Obstacle};
 use crowfly_route::policy::Policy;
 use crowfly_route::receipt::Path;
 
@@ -45,6 +46,28 @@ fn host_label() -> String {
     format!("{} {network} {user}", boot.trim())
 }
 
+/// Why a peer of this host shares no memory with this process, if that was tried.
+fn not_shared(missing: &[Obstacle]) -> Option<NotMapped> {
+    let declined = |missing: &Obstacle| {
+        missing
+            .evidence
+            .iter()
+            .any(|seen| seen.at.starts_with("shm:"))
+    };
+    let tried = missing
+        .iter()
+        .find(|missing| missing.code == Code::NoSharedMemory || declined(missing))?;
+    let seen = tried.evidence.last().map(|seen| seen.shows.clone());
+    let why = seen.unwrap_or_else(|| tried.summary.clone());
+    // Either end may have been told so by the kernel that both run on.
+    let number = why.split_once("(os error ");
+    let number = number.and_then(|(_, rest)| rest.split_once(')')?.0.parse().ok());
+    Some(match number {
+        Some(number) => NotMapped::Failed(Arc::new(std::io::Error::from_raw_os_error(number))),
+        None => NotMapped::Barred(why),
+    })
+}
+
 /// Memory of a rank of this host, mapped.
 fn mapped(
     mesh: &Mesh,
@@ -55,6 +78,11 @@ fn mapped(
 ) -> Result<Arc<Backing>, CollectiveError> {
     let peer = mesh.peer(member);
     let found = peer.map_or(Err(NotMapped::Apart), |peer| peer.attach(theirs, until));
+    // What stood in the way of a rail by shared memory, where one was to be.
+    let found = found.map_err(|why| match (why, peer) {
+        (NotMapped::Apart, Some(peer)) => not_shared(peer.obstacles()).unwrap_or(NotMapped::Apart),
+        (why, _) => why,
+    });
     match found {
         Ok(memory) if memory.len() == len && memory.writable() => Ok(memory),
         Ok(_) => Err(NotMapped::Refused),
@@ -63,6 +91,10 @@ fn mapped(
     .map_err(|why| match why {
         // That rank has a reason of its own, or none: it is not this one's.
         NotMapped::Parted => CollectiveError::Forming(format!("rank {rank} was lost: {why}")),
+        // It has taken it back, and ends.
+        NotMapped::Refused => {
+            CollectiveError::Forming(format!("the memory of rank {rank} is not to be had: {why}"))
+        }
         NotMapped::Late => CollectiveError::Forming(not_joined(rank)),
         source => CollectiveError::NotMapped { rank, source },
     })
