@@ -69,7 +69,7 @@ pub use descriptor::{
     BadDescriptor, DESCRIPTOR_VERSION, Grant, MAX_DESCRIPTOR, MAX_GRANTS, MAX_NIC_KEY,
     MAX_NIC_NAME, RegionDescriptor, RemoteSlice,
 };
-pub use error::{FabricError, NotMapped, SharedIo};
+pub use error::{CONNECTION, FabricError, NotMapped, SharedIo};
 pub use fields::{Reader, Writer};
 pub use gate::{Gate, Inside, Pass};
 pub use group::{Group, Part};

@@ -141,8 +141,7 @@ impl Ledger {
         self.bounced += other.bounced;
         self.overread += other.overread;
         self.retries += other.retries;
-        self.cpu.user += other.cpu.user;
-        self.cpu.system += other.cpu.system;
+        self.cpu += other.cpu;
         for obstacle in other.obstacles {
             self.meet(obstacle);
         }

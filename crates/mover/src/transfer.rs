@@ -204,8 +204,8 @@ fn work(job: &Job, rank: (usize, usize), blocking: bool, ring_slots: Option<usiz
         ),
     };
     let used = since(cpu);
-    ledger.cpu.user += used.user;
-    ledger.cpu.system += used.system + workers_cpu;
+    ledger.cpu += used;
+    ledger.cpu.system += workers_cpu;
     job.settle(ledger);
 }
 

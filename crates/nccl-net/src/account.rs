@@ -96,8 +96,7 @@ impl Account {
         self.bytes += receipt.requested;
         self.bounced += receipt.bounced;
         self.retries += receipt.retries;
-        self.cpu.user += receipt.cpu.user;
-        self.cpu.system += receipt.cpu.system;
+        self.cpu += receipt.cpu;
         receipt.shares.iter().for_each(|share| self.share(share));
         for used in &delivery.nics {
             self.nic(used.path, &used.nic, used.bytes);
@@ -147,8 +146,7 @@ impl Account {
         self.bytes += other.bytes;
         self.bounced += other.bounced;
         self.retries += other.retries;
-        self.cpu.user += other.cpu.user;
-        self.cpu.system += other.cpu.system;
+        self.cpu += other.cpu;
         other.shares.iter().for_each(|share| self.share(share));
         for used in &other.nics {
             self.nic(used.path, &used.nic, used.bytes);

@@ -1,6 +1,7 @@
 //! What a transfer really did. Bytes are counted where they move, never inferred.
 
 use std::fmt;
+use std::ops::{Add, AddAssign};
 
 use serde::{Deserialize, Serialize};
 
@@ -152,6 +153,22 @@ impl CpuSeconds {
     /// User plus system.
     pub fn total(self) -> f64 {
         self.user + self.system
+    }
+}
+
+impl AddAssign for CpuSeconds {
+    fn add_assign(&mut self, more: Self) {
+        self.user += more.user;
+        self.system += more.system;
+    }
+}
+
+impl Add for CpuSeconds {
+    type Output = Self;
+
+    fn add(mut self, more: Self) -> Self {
+        self += more;
+        self
     }
 }
 

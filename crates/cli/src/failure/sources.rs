@@ -13,7 +13,7 @@ use crowfly_mover::ckpt::dcp::DcpError;
 use crowfly_mover::ckpt::{ArchiveError, SaveError, StepError};
 use crowfly_mover::collective::CollectiveError;
 use crowfly_mover::fabric::rendezvous::RendezvousError;
-use crowfly_mover::fabric::{FabricError, SharedIo};
+use crowfly_mover::fabric::{CONNECTION, FabricError, SharedIo};
 use crowfly_mover::step::{BadOrder, RunError};
 use crowfly_plan::PlanError;
 use crowfly_plan::catalog::CatalogError;
@@ -228,9 +228,6 @@ impl From<TransferError> for Failure {
         }
     }
 }
-
-/// What was not done in time where nobody answered.
-const CONNECTION: &str = "the connection";
 
 impl From<FabricError> for Failure {
     fn from(error: FabricError) -> Self {

@@ -62,31 +62,39 @@ impl Account {
     pub(crate) fn new(
         plan: Arc<Plan>,
         requested: u64,
-        (wall, cpu): (Duration, CpuSeconds),
+        spent: (Duration, CpuSeconds),
         incidents: Incidents,
     ) -> Self {
-        Self {
+        Self::of(
             plan,
             requested,
-            wall,
-            cpu,
-            course: Course::Eventful(Box::new(incidents)),
-        }
+            spent,
+            Course::Eventful(Box::new(incidents)),
+        )
     }
 
     /// Of a transfer that one rail carried and of which there is no more to say.
     pub(crate) const fn plain(
         plan: Arc<Plan>,
         requested: u64,
-        (wall, cpu): (Duration, CpuSeconds),
+        spent: (Duration, CpuSeconds),
         rail: RailId,
+    ) -> Self {
+        Self::of(plan, requested, spent, Course::Plain(rail))
+    }
+
+    const fn of(
+        plan: Arc<Plan>,
+        requested: u64,
+        (wall, cpu): (Duration, CpuSeconds),
+        course: Course,
     ) -> Self {
         Self {
             plan,
             requested,
             wall,
             cpu,
-            course: Course::Plain(rail),
+            course,
         }
     }
 

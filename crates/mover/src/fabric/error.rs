@@ -234,6 +234,9 @@ pub enum FabricError {
     Closed,
 }
 
+/// What was not done in time ([`FabricError::Deadline`]) where nobody answered.
+pub const CONNECTION: &str = "the connection";
+
 /// An I/O error that several transfers can report.
 pub type SharedIo = std::sync::Arc<io::Error>;
 

@@ -139,8 +139,7 @@ impl Flight {
 
     /// It pays for what a link did for it.
     pub(crate) fn pays(&mut self, cpu: CpuSeconds) {
-        self.cpu.user += cpu.user;
-        self.cpu.system += cpu.system;
+        self.cpu += cpu;
     }
 
     /// A rail moved bytes of it.

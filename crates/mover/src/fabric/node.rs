@@ -19,7 +19,7 @@ use super::cma::Cma;
 use super::copier::Copier;
 use super::counter::{Counters, ImmCounter};
 use super::descriptor::{Grant, RegionDescriptor};
-use super::error::{FabricError, SharedIo};
+use super::error::{CONNECTION, FabricError, SharedIo};
 use super::gate::Gate;
 use super::identity::{Capability, Incarnation, hex};
 use super::memory::{Backing, Buffer};
@@ -336,7 +336,7 @@ impl Fabric {
             FabricError::Unreachable { source, .. }
                 if source.kind() == std::io::ErrorKind::TimedOut =>
             {
-                let what = "the connection";
+                let what = CONNECTION;
                 FabricError::Deadline {
                     what,
                     after: allowed,

@@ -496,13 +496,8 @@ impl Link for TcpLink {
     }
 
     fn cpu(&self) -> CpuSeconds {
-        self.conns.iter().fold(CpuSeconds::default(), |sum, conn| {
-            let cpu = conn.cpu();
-            CpuSeconds {
-                user: sum.user + cpu.user,
-                system: sum.system + cpu.system,
-            }
-        })
+        let each = self.conns.iter().map(|conn| conn.cpu());
+        each.fold(CpuSeconds::default(), |sum, cpu| sum + cpu)
     }
 
     fn heard(&self) -> u64 {

@@ -20,8 +20,7 @@ pub(crate) fn joined(
         joined.bounced += receipt.bounced;
         joined.overread += receipt.overread;
         joined.retries += receipt.retries;
-        joined.cpu.user += receipt.cpu.user;
-        joined.cpu.system += receipt.cpu.system;
+        joined.cpu += receipt.cpu;
         for share in receipt.shares {
             let same = |known: &&mut Share| {
                 (known.path, known.class, &known.because)
@@ -42,8 +41,7 @@ pub(crate) fn joined(
         .shares
         .sort_by_key(|share| std::cmp::Reverse(share.bytes));
     joined.wall_seconds = wall_seconds;
-    joined.cpu.user += own.user;
-    joined.cpu.system += own.system;
+    joined.cpu += own;
     joined.bounced += staged;
     Some(joined)
 }

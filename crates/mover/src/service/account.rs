@@ -98,8 +98,7 @@ impl Leg {
                 None => self.shares.push(share),
             }
         }
-        self.cpu.user += other.cpu.user;
-        self.cpu.system += other.cpu.system;
+        self.cpu += other.cpu;
         self.retries += other.retries;
         self.overread += other.overread;
         self.bounced += other.bounced;

@@ -424,8 +424,7 @@ fn receipt(
     let mut cpu = CpuSeconds::default();
     let mut obstacles: Vec<Obstacle> = Vec::new();
     for leg in &legs {
-        cpu.user += leg.cpu.user;
-        cpu.system += leg.cpu.system;
+        cpu += leg.cpu;
         for obstacle in &leg.obstacles {
             if !obstacles.iter().any(|known| known.code == obstacle.code) {
                 obstacles.push(obstacle.clone());

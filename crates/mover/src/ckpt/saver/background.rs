@@ -183,8 +183,7 @@ impl Background {
             }
             drop(bytes);
             staged += length as u64;
-            copying.user += used.user;
-            copying.system += used.system;
+            copying += used;
             flights.land(IN_FLIGHT - 1, &mut give_back)?;
         }
         flights.land(0, &mut give_back)?;
@@ -202,10 +201,7 @@ impl Background {
         let sync_seconds = syncing_since.elapsed().as_secs_f64();
 
         let used = crate::engine::since(cpu);
-        let own = CpuSeconds {
-            user: used.user + copying.user,
-            system: used.system + copying.system,
-        };
+        let own = used + copying;
         let receipts = flights.into_receipts();
         let receipt = joined(
             receipts,

@@ -78,11 +78,6 @@ fn mapped(
 ) -> Result<Arc<Backing>, CollectiveError> {
     let peer = mesh.peer(member);
     let found = peer.map_or(Err(NotMapped::Apart), |peer| peer.attach(theirs, until));
-    // What stood in the way of a rail by shared memory, where one was to be.
-    let found = found.map_err(|why| match (why, peer) {
-        (NotMapped::Apart, Some(peer)) => not_shared(peer.obstacles()).unwrap_or(NotMapped::Apart),
-        (why, _) => why,
-    });
     match found {
         Ok(memory) if memory.len() == len && memory.writable() => Ok(memory),
         Ok(_) => Err(NotMapped::Refused),
@@ -96,6 +91,11 @@ fn mapped(
             CollectiveError::Forming(format!("the memory of rank {rank} is not to be had: {why}"))
         }
         NotMapped::Late => CollectiveError::Forming(not_joined(rank)),
+        NotMapped::Apart => {
+            let source = peer.and_then(|peer| not_shared(peer.obstacles()));
+            let source = source.unwrap_or(NotMapped::Apart);
+            CollectiveError::NotMapped { rank, source }
+        }
         source => CollectiveError::NotMapped { rank, source },
     })
 }

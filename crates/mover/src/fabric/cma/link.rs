@@ -453,11 +453,7 @@ impl Link for CmaLink {
 
     fn cpu(&self) -> CpuSeconds {
         let copied = *self.cpu.lock().unwrap_or_else(PoisonError::into_inner);
-        let told = self.conn.cpu();
-        CpuSeconds {
-            user: copied.user + told.user,
-            system: copied.system + told.system,
-        }
+        copied + self.conn.cpu()
     }
 
     fn withdraw(&self, region: &RegionCore, deadline: Instant) -> bool {

@@ -255,7 +255,7 @@ impl Duo {
             looked = now;
             std::hint::spin_loop();
         }
-        add(spent, cost(since.elapsed()));
+        *spent += cost(since.elapsed());
     }
 
     /// Copies the back of a turn.
@@ -283,7 +283,7 @@ impl Duo {
             // that the ranges are valid, waits until `ended` says that it is through.
             unsafe { copy::copy(from, to, len, caches) };
             let now = Instant::now();
-            add(spent, cost(now - *since));
+            *spent += cost(now - *since);
             *since = now;
             let nanoseconds = |seconds: f64| (seconds * 1e9).round() as u64;
             help.user.store(nanoseconds(spent.user), Ordering::Relaxed);
@@ -303,11 +303,6 @@ impl Duo {
             second.unpark();
         }
     }
-}
-
-fn add(sum: &mut CpuSeconds, more: CpuSeconds) {
-    sum.user += more.user;
-    sum.system += more.system;
 }
 
 /// A second thread, and its handle to be joined.

@@ -16,11 +16,9 @@ impl Backing {
         into: &mut [u8],
         of: impl Fn([u8; N], [u8; N]) -> [u8; N],
     ) -> bool {
-        let end = offset.checked_add(into.len());
-        if end.is_none_or(|end| end > self.len) {
+        let Some(with) = self.place_of(offset, into.len()) else {
             return false;
-        }
-        let with = self.base.as_ptr().wrapping_add(offset);
+        };
         // SAFETY: `into.len()` bytes from `with` on lie inside the mapping as checked; no references to
         // registered memory exist, so the slice lies elsewhere. Nothing is written there.
         unsafe { zip::<N, false>(into.as_mut_ptr(), with, into.len() / N, of) };
@@ -35,14 +33,19 @@ impl Backing {
         into: &mut [u8],
         of: impl Fn([u8; N], [u8; N]) -> [u8; N],
     ) -> bool {
-        let end = offset.checked_add(into.len());
-        if !self.writable || !self.is_host() || end.is_none_or(|end| end > self.len) {
+        let inside = self.place_of(offset, into.len());
+        let Some(with) = inside.filter(|_| self.writable && self.is_host()) else {
             return false;
-        }
-        let with = self.base.as_ptr().wrapping_add(offset);
+        };
         // SAFETY: as in `zip_into`, and the mapping may be written to.
         unsafe { zip::<N, true>(into.as_mut_ptr(), with, into.len() / N, of) };
         true
+    }
+
+    /// Where so many bytes from `offset` on are; `None` where they do not lie inside.
+    fn place_of(&self, offset: usize, len: usize) -> Option<*mut u8> {
+        let end = offset.checked_add(len)?;
+        (end <= self.len).then(|| self.base.as_ptr().wrapping_add(offset))
     }
 }
 

@@ -10,8 +10,6 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use crowfly_route::receipt::CpuSeconds;
-
 use super::{HERE, Scheduler};
 use crate::fabric::account::Account;
 use crate::fabric::gate::{Kept, Passing, Turnstile};
@@ -124,7 +122,7 @@ impl Scheduler {
         known.totals.add(short.verb, bytes, result.is_ok(), ended);
         let wall = ended.saturating_sub(began);
         let cpu = match result {
-            Ok(helped) => with(cost(wall), helped),
+            Ok(helped) => cost(wall) + helped,
             Err(OpError::Op(error)) => return Some(Err(error)),
             // Another rail may do it.
             Err(OpError::Rail(_) | OpError::Elsewhere(_)) => return None,
@@ -171,12 +169,5 @@ impl Scheduler {
             rail,
             totals,
         })
-    }
-}
-
-fn with(own: CpuSeconds, helped: CpuSeconds) -> CpuSeconds {
-    CpuSeconds {
-        user: own.user + helped.user,
-        system: own.system + helped.system,
     }
 }

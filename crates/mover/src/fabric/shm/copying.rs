@@ -49,10 +49,7 @@ impl Shortcut for ByCaller {
             let mut done = 0;
             while done < run.len {
                 match link.copy_step(&ends, *run, &mut done) {
-                    Ok(more) => {
-                        helped.user += more.user;
-                        helped.system += more.system;
-                    }
+                    Ok(more) => helped += more,
                     Err(error) => return Some(Err(error)),
                 }
             }

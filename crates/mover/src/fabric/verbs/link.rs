@@ -141,9 +141,7 @@ impl VerbsLink {
     }
 
     pub(super) fn charge(&self, spent: CpuSeconds) {
-        let mut cpu = lock(&self.cpu);
-        cpu.user += spent.user;
-        cpu.system += spent.system;
+        *lock(&self.cpu) += spent;
     }
 
     /// The local region, as this NIC has it registered, and the peer's, as its NIC does.

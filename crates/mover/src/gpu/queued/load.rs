@@ -196,10 +196,7 @@ impl QueuedLoad {
             overread: Bytes(self.read.saturating_sub(asked)),
             retries: 0,
             wall_seconds: self.started.elapsed().as_secs_f64(),
-            cpu: CpuSeconds {
-                user: self.cpu.user + later.user,
-                system: self.cpu.system + later.system,
-            },
+            cpu: self.cpu + later,
             ceiling: None,
             obstacles,
             visibility: Visibility::NotNeeded(
