@@ -13,6 +13,7 @@ pub mod nccl;
 pub mod numa;
 pub mod residency;
 mod root;
+pub mod sockets;
 pub mod streams;
 pub mod trial;
 pub mod usage;
