@@ -4,7 +4,6 @@ use std::fmt;
 use std::net::{SocketAddr, TcpListener};
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -43,15 +42,16 @@ use super::whom::Whom;
 use crate::entrance::{Entrance, Next};
 use crate::strangers::Strangers;
 
+mod lobby;
 mod meeting;
 mod stream;
+
+use lobby::Lobby;
 
 pub(crate) use stream::{Awaited, Stream, Token};
 
 /// Connections that may be in the middle of their handshake.
 const MAX_PENDING: usize = 64;
-/// Peers that connected and wait to be accepted.
-const MAX_UNACCEPTED: usize = 256;
 /// The time that a handshake may take.
 const HANDSHAKE: Duration = Duration::from_secs(5);
 /// How often deadlines are looked at.
@@ -84,7 +84,7 @@ struct Core {
     left_to_clock: Mutex<Option<Vec<JoinHandle<()>>>>,
     pending: Arc<Strangers>,
     entrance: Entrance,
-    unaccepted: SyncSender<Peer>,
+    lobby: Lobby<Peer>,
     /// When somebody connected last whom no thread could be had for, and why.
     ungreeted: Mutex<Option<(Instant, SharedIo)>>,
 }
@@ -93,7 +93,6 @@ struct Core {
 /// on with its regions.
 pub struct Fabric {
     core: Arc<Core>,
-    accepted: Mutex<Receiver<Peer>>,
     threads: Vec<JoinHandle<()>>,
 }
 
@@ -160,7 +159,6 @@ impl Fabric {
             }));
             chosen.nics.splice(0..0, [shm, cma]);
         }
-        let (unaccepted, accepted) = sync_channel(MAX_UNACCEPTED);
         let core = Arc::new(Core {
             settings,
             incarnation,
@@ -177,12 +175,11 @@ impl Fabric {
             left_to_clock: Mutex::default(),
             pending: Strangers::new(MAX_PENDING),
             entrance: Entrance::default(),
-            unaccepted,
+            lobby: Lobby::default(),
             ungreeted: Mutex::default(),
         });
         let mut fabric = Self {
             core,
-            accepted: Mutex::new(accepted),
             threads: Vec::new(),
         };
         let core = Arc::clone(&fabric.core);
@@ -358,7 +355,9 @@ impl Fabric {
         }
     }
 
-    /// Waits for the next peer that connects to this process.
+    /// Waits for the next peer that connects to this process. Peers reach this process's memory whether it
+    /// accepts them or not; of those that are still there, 256 may wait to be accepted at a time, and others
+    /// are sent away.
     ///
     /// # Errors
     /// [`FabricError::Deadline`] when none does in time, [`FabricError::Setup`] when one does meanwhile
@@ -366,14 +365,12 @@ impl Fabric {
     /// nobody in by then.
     pub fn accept(&self, time: Duration) -> Result<Peer, FabricError> {
         let began = Instant::now();
-        let accepted = self.accepted.lock().unwrap_or_else(PoisonError::into_inner);
         loop {
             let left = time.saturating_sub(began.elapsed());
-            match accepted.recv_timeout(left.min(GLANCE)) {
-                Ok(peer) => return Ok(peer),
-                Err(RecvTimeoutError::Disconnected) => return Err(FabricError::Closed),
-                Err(RecvTimeoutError::Timeout) => self.all_greeted_since(began)?,
+            if let Some(peer) = self.core.lobby.next(left.min(GLANCE)) {
+                return Ok(peer);
             }
+            self.all_greeted_since(began)?;
             if began.elapsed() >= time {
                 return Err(match self.shortage() {
                     Some(source) => FabricError::CannotAccept { source },

@@ -174,6 +174,11 @@ impl Peer {
         self.session.say_goodbye();
     }
 
+    /// The same for one for whom there is no room here.
+    pub(crate) fn send_away(&self) {
+        self.session.send_away();
+    }
+
     /// Takes the rail with this place in [`Peer::rails`] out of use, as if its NIC had failed: what
     /// it carries goes on by the others. For maintenance, and to test what a failure does.
     ///

@@ -38,8 +38,28 @@ pub(crate) use mending::{Makings, Met};
 
 /// Why a peer is gone that took its leave.
 const GOODBYE: &str = "it ended the connection";
+/// Why one is gone that had no room for this process.
+const NO_ROOM: &str = "too many peers wait there that nobody accepts";
 /// Barriers that a peer may have reached ahead of this process.
 const MAX_BARRIERS: usize = 1024;
+
+/// Why a process ends a connection; the number of its last frame.
+#[derive(Clone, Copy)]
+enum Farewell {
+    OnPurpose = 0,
+    /// Nobody accepts peers, and too many wait.
+    Full = 1,
+}
+
+impl Farewell {
+    /// Why the peer that said so is gone.
+    const fn heard(number: u64) -> &'static str {
+        match number {
+            n if n == Self::Full as u64 => NO_ROOM,
+            _ => GOODBYE,
+        }
+    }
+}
 
 /// What all sessions of a fabric share.
 #[derive(Clone)]
@@ -212,7 +232,16 @@ impl Session {
 
     /// Tells the peer that this is the end, and ends it.
     pub(crate) fn say_goodbye(&self) {
-        self.tell(Frame::new(Kind::Bye, 0, Vec::new()));
+        self.part(Farewell::OnPurpose);
+    }
+
+    /// The same to a peer for whom there is no room here.
+    pub(crate) fn send_away(&self) {
+        self.part(Farewell::Full);
+    }
+
+    fn part(&self, farewell: Farewell) {
+        self.tell(Frame::new(Kind::Bye, farewell as u64, Vec::new()));
         self.lose("this process ended the connection");
     }
 
@@ -330,7 +359,7 @@ impl Handler for Session {
                 self.mending_frame(header.kind, body)?;
             }
             Kind::Sum | Kind::Summed => self.checking_frame(conn, header, body)?,
-            Kind::Bye => self.lose(GOODBYE),
+            Kind::Bye => self.lose(Farewell::heard(header.op)),
             _ => {
                 return Err(Violation(
                     "a frame that does not belong on a control connection",

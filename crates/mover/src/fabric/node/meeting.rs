@@ -54,8 +54,9 @@ impl Core {
                 let here = socket.local_address().unwrap_or(self.address);
                 let talk = Talk::new(socket, agreed, address, deadline);
                 let peer = self.answer(talk, here)?;
-                if self.unaccepted.try_send(peer.clone()).is_err() {
-                    peer.close();
+                let is_there = |peer: &Peer| peer.lost().is_none();
+                if !self.lobby.enter(peer.clone(), is_there) {
+                    peer.send_away();
                 }
                 Ok(())
             }
