@@ -6,7 +6,9 @@ use std::time::Duration;
 
 /// How many wait at most. Those that are gone make room for others, so that a process which accepts nobody,
 /// as nothing but its memory is wanted, is reached for as long as it lives.
-pub(in crate::fabric) const MAX_UNACCEPTED: usize = 256;
+const MAX_UNACCEPTED: usize = 256;
+/// How many of those that are gone are kept for who accepts late: each of them has descriptors.
+const MAX_GONE: usize = 16;
 
 pub(super) struct Lobby<P> {
     waiting: Mutex<VecDeque<P>>,
@@ -30,9 +32,17 @@ impl<P> Lobby<P> {
     /// Has a peer wait; whether there is room beside those that are still there.
     pub(super) fn enter(&self, peer: P, is_there: impl Fn(&P) -> bool) -> bool {
         let mut waiting = self.waiting();
-        if waiting.len() >= MAX_UNACCEPTED {
-            waiting.retain(is_there);
-        }
+        let kept = match waiting.len() {
+            0..MAX_UNACCEPTED => MAX_GONE,
+            _ => 0,
+        };
+        let gone = waiting.iter().filter(|peer| !is_there(peer)).count();
+        let mut surplus = gone.saturating_sub(kept);
+        waiting.retain(|peer| {
+            let goes = surplus > 0 && !is_there(peer);
+            surplus -= usize::from(goes);
+            !goes
+        });
         let room = waiting.len() < MAX_UNACCEPTED;
         if room {
             waiting.push_back(peer);
@@ -65,16 +75,25 @@ mod tests {
     const DESCRIPTORS: u64 = 6 * MAX_UNACCEPTED as u64;
 
     #[test]
-    fn those_that_are_gone_make_room_and_the_others_keep_their_turn() {
+    fn of_those_that_are_gone_the_last_few_wait_and_the_others_keep_their_turn() {
         let lobby = Lobby::default();
-        let enter = |who: usize| lobby.enter(who, |who| who % 2 == 1);
-        assert!((0..MAX_UNACCEPTED).all(enter));
-        assert!(
-            (1001..1001 + MAX_UNACCEPTED / 2).all(enter),
-            "half are gone"
-        );
-        let now = Duration::ZERO;
-        assert_eq!([lobby.next(now), lobby.next(now)], [Some(1), Some(3)]);
+        let enter = |who: usize| lobby.enter(who, |who| *who < 10);
+        assert!((0..100).all(enter));
+        let mut left = std::iter::from_fn(|| lobby.next(Duration::ZERO));
+        assert!((0..10).all(|who| left.next() == Some(who)));
+        // The last one was there when it came.
+        assert!((99 - MAX_GONE..100).all(|who| left.next() == Some(who)));
+        assert_eq!(left.next(), None);
+    }
+
+    #[test]
+    fn given_no_room_then_all_that_are_gone_make_some() {
+        let lobby = Lobby::default();
+        assert!((0..MAX_UNACCEPTED).all(|who| lobby.enter(who, |_| true)));
+        let few = |who: &usize| *who >= MAX_GONE;
+        assert!((1000..1000 + MAX_GONE).all(|who| lobby.enter(who, few)));
+        assert!(!lobby.enter(2000, few));
+        assert_eq!(lobby.next(Duration::ZERO), Some(MAX_GONE));
     }
 
     #[test]
@@ -133,6 +152,8 @@ mod tests {
         for _ in 0..MAX_UNACCEPTED + 8 {
             connect(&here, &there).close();
         }
+        // It may hear of the last ones late.
+        assert!(there.core.lobby.waiting().len() < MAX_UNACCEPTED / 2);
         let peer = connect(&here, &there);
         write(&here, &there, &peer).expect("written");
     }
