@@ -284,6 +284,16 @@ impl FabricError {
         }
     }
 
+    /// The system's answer, where it is why something could not be set up or reached.
+    pub(crate) fn answer(&self) -> Option<&SharedIo> {
+        match self {
+            Self::Setup { source, .. } | Self::Unreachable { source, .. } => {
+                source.raw_os_error().map(|_| source)
+            }
+            _ => None,
+        }
+    }
+
     /// A stable code for JSON output and exit status.
     pub fn code(&self) -> &'static str {
         match self {

@@ -83,7 +83,7 @@ pub(crate) fn choose(settings: &Settings, sockets: &Arc<Sockets>) -> Result<Chos
     for (at, verdict) in verdicts.into_iter().enumerate() {
         let path = candidates.get(at).map_or(Path::Tcp, |c| c.path);
         match (verdict, settings.providers.get(at)) {
-            (Err(obstacle), _) => chosen.left_out.push(Missing { path, obstacle }),
+            (Err(obstacle), _) => chosen.left_out.push(Missing::new(path, obstacle)),
             (Ok(()), Some(provider)) => chosen.nics.push(Nic::new(Arc::clone(provider))),
             (Ok(()), None) => {
                 let interface = interfaces.get(at.wrapping_sub(settings.providers.len()));
@@ -169,5 +169,5 @@ pub(crate) fn no_meeting(path: Path, nic: &str, why: &str) -> Missing {
         format!("no NIC of the peer could be joined with {path} of {nic}: {why}"),
     )
     .seen(format!("{path}:{nic}"), why);
-    Missing { path, obstacle }
+    Missing::new(path, obstacle)
 }

@@ -40,6 +40,8 @@ pub struct Peer {
     session: Arc<Session>,
     policy: Policy,
     obstacles: Arc<Vec<Obstacle>>,
+    /// Why no memory is shared with it, where that was tried.
+    unshared: Option<NotMapped>,
 }
 
 impl fmt::Debug for Peer {
@@ -53,12 +55,19 @@ impl Peer {
         session: Arc<Session>,
         policy: Policy,
         obstacles: Arc<Vec<Obstacle>>,
+        unshared: Option<NotMapped>,
     ) -> Self {
         Self {
             session,
             policy,
             obstacles,
+            unshared,
         }
+    }
+
+    /// Why no memory is shared with it, where it is on this host and that was tried.
+    pub(crate) const fn unshared(&self) -> Option<&NotMapped> {
+        self.unshared.as_ref()
     }
 
     /// Which life of which process it is.

@@ -12,6 +12,7 @@ use crowfly_route::receipt::{CpuSeconds, Path};
 use crowfly_route::units::Bytes;
 
 use super::account::{Mark, Meter};
+use super::error::{NotMapped, SharedIo};
 use super::flight::Flight;
 use super::nics::Nearness;
 use super::provider::{FlightId, Imm, Link, OpId, Segment, Verb};
@@ -57,6 +58,33 @@ impl NicLoad {
 pub(crate) struct Missing {
     pub path: Path,
     pub obstacle: Obstacle,
+    /// The system's answer, where that is why.
+    pub answer: Option<SharedIo>,
+}
+
+impl Missing {
+    pub(crate) const fn new(path: Path, obstacle: Obstacle) -> Self {
+        let answer = None;
+        Self {
+            path,
+            obstacle,
+            answer,
+        }
+    }
+
+    /// Why no memory is shared, where this is a rail by which it would be and that was tried.
+    pub(crate) fn unshared(&self) -> Option<NotMapped> {
+        let tried = [Code::NoSharedMemory, Code::PortsDoNotMeet].contains(&self.obstacle.code);
+        if self.path != Path::Shm || !tried {
+            return None;
+        }
+        if let Some(answer) = &self.answer {
+            return Some(NotMapped::Failed(answer.clone()));
+        }
+        let seen = self.obstacle.evidence.last();
+        let why = seen.map_or(&self.obstacle.summary, |seen| &seen.shows);
+        Some(NotMapped::Barred(why.clone()))
+    }
 }
 
 /// What went by one rail so far.
@@ -361,4 +389,44 @@ pub(crate) fn rail_failed(rail: &Rail, why: &str) -> Obstacle {
     )
     .seen(format!("{}:{}", rail.path, rail.nic), why)
     .fixed_by(Fix::by_hand("Look at the NIC, its cable and the peer."))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fabric::error::FabricError;
+
+    #[test]
+    fn why_memory_is_not_shared_is_the_systems_answer_where_there_is_one() {
+        let full = || std::io::Error::from_raw_os_error(24);
+        let blocked = |code| Obstacle::blocks(code, "no rail by shm").seen("a pipe", "words");
+        let plain = Missing::new(Path::Shm, blocked(Code::NoSharedMemory));
+        let answered = Missing {
+            answer: Some(Arc::new(full())),
+            ..plain.clone()
+        };
+        let told = answered.unshared();
+        assert!(matches!(told, Some(NotMapped::Failed(e)) if e.raw_os_error() == Some(24)));
+        // A number in somebody's words is no answer of the system.
+        let worded =
+            Obstacle::blocks(Code::PortsDoNotMeet, "apart").seen("shm:shm", full().to_string());
+        let worded = Missing::new(Path::Shm, worded).unshared();
+        assert!(matches!(worded, Some(NotMapped::Barred(why)) if why == full().to_string()));
+        assert!(matches!(plain.unshared(), Some(NotMapped::Barred(why)) if why == "words"));
+        for other in [
+            Missing::new(Path::Tcp, blocked(Code::PortsDoNotMeet)),
+            Missing::new(Path::Shm, blocked(Code::AskedFor)),
+        ] {
+            assert!(other.unshared().is_none(), "{other:?}");
+        }
+    }
+
+    #[test]
+    fn an_error_has_the_systems_answer_only_where_the_system_gave_one() {
+        let numbered = FabricError::setup("a pipe", std::io::Error::from_raw_os_error(24));
+        assert_eq!(numbered.answer().and_then(|e| e.raw_os_error()), Some(24));
+        let own = FabricError::setup("a pipe", std::io::Error::other("(os error 24)"));
+        assert!(own.answer().is_none());
+        assert!(FabricError::Cancelled.answer().is_none());
+    }
 }

@@ -3,7 +3,6 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use crowfly_route::obstacle::{Code, Obstacle};
 use crowfly_route::policy::Policy;
 use crowfly_route::receipt::Path;
 
@@ -46,28 +45,6 @@ fn host_label() -> String {
     format!("{} {network} {user}", boot.trim())
 }
 
-/// Why a peer of this host shares no memory with this process, if that was tried.
-fn not_shared(missing: &[Obstacle]) -> Option<NotMapped> {
-    let declined = |missing: &Obstacle| {
-        missing
-            .evidence
-            .iter()
-            .any(|seen| seen.at.starts_with("shm:"))
-    };
-    let tried = missing
-        .iter()
-        .find(|missing| missing.code == Code::NoSharedMemory || declined(missing))?;
-    let seen = tried.evidence.last().map(|seen| seen.shows.clone());
-    let why = seen.unwrap_or_else(|| tried.summary.clone());
-    // Either end may have been told so by the kernel that both run on.
-    let number = why.split_once("(os error ");
-    let number = number.and_then(|(_, rest)| rest.split_once(')')?.0.parse().ok());
-    Some(match number {
-        Some(number) => NotMapped::Failed(Arc::new(std::io::Error::from_raw_os_error(number))),
-        None => NotMapped::Barred(why),
-    })
-}
-
 /// Memory of a rank of this host, mapped.
 fn mapped(
     mesh: &Mesh,
@@ -92,8 +69,8 @@ fn mapped(
         }
         NotMapped::Late => CollectiveError::Forming(not_joined(rank)),
         NotMapped::Apart => {
-            let source = peer.and_then(|peer| not_shared(peer.obstacles()));
-            let source = source.unwrap_or(NotMapped::Apart);
+            let told = peer.and_then(|peer| peer.unshared().cloned());
+            let source = told.unwrap_or(NotMapped::Apart);
             CollectiveError::NotMapped { rank, source }
         }
         source => CollectiveError::NotMapped { rank, source },

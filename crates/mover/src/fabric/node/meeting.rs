@@ -113,10 +113,7 @@ impl Core {
                     });
                     endpoints.insert(index, (nic, endpoint));
                 }
-                Err(obstacle) => missing.push(Missing {
-                    path: provider.path(),
-                    obstacle,
-                }),
+                Err(obstacle) => missing.push(Missing::new(provider.path(), obstacle)),
             }
         }
         let incarnation = self.incarnation;
@@ -206,10 +203,7 @@ impl Core {
                         index: offer.index,
                         why: obstacle.summary.clone(),
                     });
-                    missing.push(Missing {
-                        path: provider.path(),
-                        obstacle,
-                    });
+                    missing.push(Missing::new(provider.path(), obstacle));
                 }
             }
         }
@@ -330,6 +324,7 @@ impl Core {
     ) -> Result<Peer, FabricError> {
         let obstacles = missing.iter().map(|missing| missing.obstacle.clone());
         let obstacles: Vec<Obstacle> = obstacles.collect();
+        let unshared = missing.iter().find_map(Missing::unshared);
         session.scheduler.is_missing(missing);
         if !session.scheduler.suits(policy) {
             session.lose("it has no rail that the policy allows");
@@ -345,7 +340,8 @@ impl Core {
         session.controlled_by(Arc::clone(&control));
         self.reactor.watch(&control)?;
         self.sessions.insert(session);
-        Ok(Peer::new(Arc::clone(session), policy, Arc::new(obstacles)))
+        let session = Arc::clone(session);
+        Ok(Peer::new(session, policy, Arc::new(obstacles), unshared))
     }
 }
 
@@ -375,7 +371,7 @@ fn not_joined(offer: &Offer, error: &FabricError) -> Missing {
         _ => obstacle,
     };
     Missing {
-        path: offer.path,
-        obstacle,
+        answer: error.answer().cloned(),
+        ..Missing::new(offer.path, obstacle)
     }
 }

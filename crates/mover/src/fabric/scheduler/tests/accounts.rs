@@ -64,9 +64,9 @@ fn the_ports_counters_agree_disagree_or_are_not_there_and_each_is_told_from_the_
 #[test]
 fn a_better_path_that_is_missing_is_an_obstacle_of_every_receipt_and_a_worse_one_is_not() {
     let world = World::new(&[(Path::Tcp, "eno1", 1.25e9)]);
-    let missing = |path, code| Missing {
-        path,
-        obstacle: Obstacle::blocks(code, "it is missing").seen("a test", "missing"),
+    let missing = |path, code| {
+        let obstacle = Obstacle::blocks(code, "it is missing").seen("a test", "missing");
+        Missing::new(path, obstacle)
     };
     world.scheduler.is_missing(vec![
         missing(Path::Verbs, Code::PortDown),
