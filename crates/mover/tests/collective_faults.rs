@@ -14,6 +14,7 @@ use crowfly_mover::collective::{
     Algorithm, CallOptions, CollectiveError, Element, Group, GroupSettings, Reduction,
 };
 use crowfly_mover::fabric::rendezvous::{Directory, Folder, Presence, RendezvousError};
+use crowfly_mover::fabric::{Fabric, Settings, SharedKey};
 use ranks::{SOON, Spread, fabric, ranks, settings};
 use rustix::process::{Resource, Rlimit, setrlimit};
 
@@ -413,4 +414,34 @@ fn a_group_whose_ranks_disagreed_can_be_formed_anew_with_all_of_them() {
         assert_eq!(again.size(), 3);
         again.barrier(SOON).expect("it works");
     });
+}
+
+#[test]
+fn given_a_rank_with_another_key_both_ends_say_so() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let form = |rank: usize, key: &str| {
+        let directory = Folder::at(folder.path());
+        let fabric = Fabric::new(Settings::new(SharedKey::derive(key))).expect("a fabric");
+        let settings = GroupSettings {
+            time: SHORTLY,
+            ..GroupSettings::default()
+        };
+        let formed = Group::form(Arc::new(fabric), &directory, "job", rank, 2, settings);
+        formed.map(drop).expect_err("they cannot meet")
+    };
+    let (first, second) = thread::scope(|scope| {
+        let first = scope.spawn(|| form(0, "the key of rank 0"));
+        let second = form(1, "the key of rank 1");
+        (first.join().expect("no panic"), second)
+    });
+    assert_eq!(first.code(), "group-not-formed");
+    let said = first.to_string();
+    let parts = ["rank 1 did not join in time", "does not have the same key"];
+    assert!(parts.iter().all(|part| said.contains(part)), "{said}");
+    assert!(
+        second
+            .to_string()
+            .contains("does not know this fabric's key"),
+        "{second}"
+    );
 }

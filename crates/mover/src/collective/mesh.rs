@@ -83,7 +83,8 @@ impl Mesh {
             let what = format!("rank {me} of {size}; there can be {MAX_RANKS} ranks at most");
             return Err(CollectiveError::Forming(what));
         }
-        let until = Instant::now() + time;
+        let began = Instant::now();
+        let until = began + time;
         let left = || until.saturating_duration_since(Instant::now());
         let name = |rank: usize| World::name_of(job, u32::try_from(rank).unwrap_or(u32::MAX));
         announce(&fabric, directory, &name(me))?;
@@ -111,7 +112,13 @@ impl Mesh {
             };
             let peer = match fabric.accept(left().min(GLANCE)) {
                 Err(FabricError::Deadline { .. }) if left().is_zero() => {
-                    return Err(CollectiveError::Forming(not_joined(*first)));
+                    let mut what = not_joined(*first);
+                    if let Some(address) = fabric.unproven_since(began) {
+                        what += &format!(
+                            "; a process at {address} connected that does not have the same key"
+                        );
+                    }
+                    return Err(CollectiveError::Forming(what));
                 }
                 Err(FabricError::Deadline { .. }) => {
                     let mut missing = missing.iter();

@@ -45,8 +45,10 @@ use crate::strangers::Strangers;
 mod lobby;
 mod meeting;
 mod stream;
+mod unmet;
 
 use lobby::Lobby;
+use unmet::Unmet;
 
 pub(crate) use stream::{Awaited, Stream, Token};
 
@@ -85,8 +87,7 @@ struct Core {
     pending: Arc<Strangers>,
     entrance: Entrance,
     lobby: Lobby<Peer>,
-    /// When somebody connected last whom no thread could be had for, and why.
-    ungreeted: Mutex<Option<(Instant, SharedIo)>>,
+    unmet: Unmet,
 }
 
 /// One process's part of the fabric. Dropping it ends all its connections and threads; memory lives
@@ -176,7 +177,7 @@ impl Fabric {
             pending: Strangers::new(MAX_PENDING),
             entrance: Entrance::default(),
             lobby: Lobby::default(),
-            ungreeted: Mutex::default(),
+            unmet: Unmet::default(),
         });
         let mut fabric = Self {
             core,
@@ -394,14 +395,12 @@ impl Fabric {
     /// # Errors
     /// [`FabricError::Setup`] when this process could have no thread for it.
     pub(crate) fn all_greeted_since(&self, since: Instant) -> Result<(), FabricError> {
-        let last = self.core.ungreeted.lock();
-        match &*last.unwrap_or_else(PoisonError::into_inner) {
-            Some((at, source)) if *at >= since => Err(FabricError::Setup {
-                what: "starting a thread that greets who connects",
-                source: Arc::clone(source),
-            }),
-            _ => Ok(()),
-        }
+        self.core.unmet.all_greeted_since(since)
+    }
+
+    /// Who connected since a time and did not show that it has this fabric's key.
+    pub(crate) fn unproven_since(&self, since: Instant) -> Option<String> {
+        self.core.unmet.unproven_since(since)
     }
 
     /// The counter of a value that peers' writes and notifications carry.
@@ -547,11 +546,9 @@ impl Core {
                     // connection.
                     let spawned = std::thread::Builder::new()
                         .name("crowfly-greet".into())
-                        .spawn(move || drop(core.greet(socket, local, &admitted)));
+                        .spawn(move || core.unmet.greeted(core.greet(socket, local, &admitted)));
                     if let Err(error) = spawned {
-                        let last = self.ungreeted.lock();
-                        *last.unwrap_or_else(PoisonError::into_inner) =
-                            Some((Instant::now(), Arc::new(error)));
+                        self.unmet.without_thread(error);
                     }
                 }
             }
