@@ -100,6 +100,8 @@ pub(crate) struct Flight {
     pub ports: Vec<(RailId, Result<PortCount, String>)>,
     /// Ops posted and not ended, or whose value may have been counted.
     pub in_flight: usize,
+    /// Whether it is in the line of those with something left to post.
+    pub waits: bool,
     /// Why it is ending early.
     pub ending: Option<FabricError>,
     tell: Tell,
@@ -127,6 +129,7 @@ impl Flight {
             cpu: CpuSeconds::default(),
             ports: Vec::new(),
             in_flight: 0,
+            waits: false,
             ending: None,
             tell: order.imm.map_or(Tell::Nothing, Tell::Bytes),
             next_run: 0,

@@ -31,6 +31,7 @@ mod planning;
 mod posting;
 mod returning;
 mod short;
+mod waiting;
 
 use returning::Returning;
 pub(crate) use short::AT_ONCE;
@@ -60,7 +61,7 @@ struct State {
     returning: Returning,
     /// Boxed: they are large, and each start and end moves those beside it.
     flights: BTreeMap<FlightId, Box<Flight>>,
-    /// Flights with something left to post, in the order they came.
+    /// Flights with something left to post, in the order they came, and some that have ended since.
     waiting: VecDeque<FlightId>,
     next_flight: u64,
     next_op: u64,

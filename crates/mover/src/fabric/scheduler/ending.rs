@@ -103,9 +103,7 @@ impl State {
             segments: entry.segments,
             imm: entry.imm,
         });
-        if !self.waiting.contains(&entry.flight) {
-            self.waiting.push_back(entry.flight);
-        }
+        self.waits(entry.flight);
     }
 
     /// Puts a piece that a failed rail dropped back, for another rail.
@@ -126,9 +124,7 @@ impl State {
             segments: entry.segments,
             imm: entry.imm,
         });
-        if !self.waiting.contains(&entry.flight) {
-            self.waiting.push_back(entry.flight);
-        }
+        self.waits(entry.flight);
     }
 
     /// A rail is of no use any more. What it has in flight goes elsewhere once its link is closed, which
@@ -299,18 +295,13 @@ impl State {
         };
         match self.flights.get(&id) {
             Some(flight) if done(flight) => {}
-            Some(flight) if flight.has_work() => {
-                if !self.waiting.contains(&id) {
-                    self.waiting.push_back(id);
-                }
-                return;
-            }
+            Some(flight) if flight.has_work() => return self.waits(id),
             _ => return,
         }
         let Some(mut flight) = self.flights.remove(&id) else {
             return;
         };
-        self.waiting.retain(|waiting| *waiting != id);
+        self.tidy_line();
         self.ended.push(match flight.ending.take() {
             Some(error) => Ended::failed(flight.slot, error),
             None => {

@@ -39,7 +39,7 @@ impl State {
             flight.ports = ports.collect();
         }
         self.flights.insert(id, flight);
-        self.waiting.push_back(id);
+        self.waits(id);
         self.pump();
     }
 
@@ -59,8 +59,8 @@ impl State {
     /// Posts what there is room for, in the order the flights came.
     pub(super) fn pump(&mut self) {
         let mut later = Vec::new();
-        while let Some(id) = self.waiting.pop_front() {
-            if self.post_all(id) && !later.contains(&id) {
+        while let Some(id) = self.next_waiting() {
+            if self.post_all(id) {
                 later.push(id);
             }
             if !self.rails.values().any(RailState::has_room) {
@@ -68,9 +68,7 @@ impl State {
             }
         }
         for id in later.into_iter().rev() {
-            if !self.waiting.contains(&id) {
-                self.waiting.push_front(id);
-            }
+            self.waits_on(id);
         }
     }
 

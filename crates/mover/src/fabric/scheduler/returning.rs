@@ -115,8 +115,7 @@ impl Scheduler {
     /// Whether some transfer waits for a rail that is down.
     pub(crate) fn is_awaited(&self) -> bool {
         let state = self.state();
-        let mut waiting = state.waiting.iter().filter_map(|id| state.flights.get(id));
-        waiting.any(|flight| state.is_stranded(flight))
+        state.waiting().any(|(_, flight)| state.is_stranded(flight))
     }
 
     /// Whether something went well by a rail since it was made.
@@ -161,11 +160,10 @@ impl State {
 
     /// Ends the transfers that wait for a rail where none can come back.
     pub(super) fn fail_stranded(&mut self) {
-        let stranded = |id: &&FlightId| {
-            let flight = self.flights.get(*id);
-            flight.is_some_and(|flight| self.is_stranded(flight) && !self.may_return(flight))
-        };
-        let stranded: Vec<FlightId> = self.waiting.iter().filter(stranded).copied().collect();
+        let stranded = self
+            .waiting()
+            .filter(|(_, flight)| self.is_stranded(flight) && !self.may_return(flight));
+        let stranded: Vec<FlightId> = stranded.map(|(id, _)| id).collect();
         for id in stranded {
             let error = self.peer_lost("every rail that could carry the transfer is down");
             self.fail(id, error);

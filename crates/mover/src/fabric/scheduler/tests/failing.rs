@@ -169,3 +169,25 @@ fn a_rail_by_which_nothing_ends_is_given_up_when_another_could_carry_on_and_not_
     let summary = &delivery.receipt.obstacles[0].evidence[0].shows;
     assert!(summary.contains("0.5 s"), "{summary}");
 }
+
+#[test]
+fn thousands_that_wait_are_late_at_one_time_and_all_are_told() {
+    let world = World::new(&[(Path::Tcp, "eno1", 1.25e9)]);
+    // The first one has all the room that there is.
+    let slots: Vec<_> = std::iter::once(world.write(256 * MIB, None))
+        .chain((1..MAX_FLIGHTS).map(|_| world.write(MIB / 16, None)))
+        .collect();
+    let before = crowfly_machine::usage::this_thread();
+    world.scheduler.tick(Duration::from_secs(2));
+    let after = crowfly_machine::usage::this_thread();
+    // A look for each of them among all took seconds.
+    assert!(after.user - before.user < 1.0, "{before:?} to {after:?}");
+    for slot in &slots {
+        let outcome = slot.take().expect("ended");
+        assert_eq!(outcome.expect_err("late").code(), "deadline-exceeded");
+    }
+    assert_eq!(world.scheduler.under_way(), 0);
+    // Nothing is left of them: whatever comes next goes at once.
+    let slot = world.write(MIB, None);
+    world.finish(&slot, |_, bytes| Some(bytes));
+}
