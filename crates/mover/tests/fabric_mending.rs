@@ -294,3 +294,33 @@ fn given_a_write_that_ended_early_when_its_nic_holds_on_then_taking_the_memory_b
     source.deregister().expect("once the link was closed");
     assert!(began.elapsed() < SOON / 2, "{:?}", began.elapsed());
 }
+
+#[test]
+fn given_a_slow_port_that_is_flooded_what_is_late_ends_so_and_the_rail_stays() {
+    const MIB: usize = 1 << 20;
+    let j = joined("slow");
+    let source = filled(&j.pair.here, &pattern(MIB, 1), Access::LOCAL);
+    let target = empty(&j.pair.there, MIB, Access::WRITE);
+    let (from, to) = (source.whole(), sent(&target).whole());
+    j.near.behave(|nic| nic.pace = Some(4 * MIB as u64));
+    let write = |within: Duration| j.pair.to_there.write(&from, &to, Options::within(within));
+    let patient = || write(4 * SOON);
+    for written in [patient(), patient(), patient(), patient()] {
+        written.wait().expect("a slow port is no fault");
+    }
+    // Two seconds of work, and then some that is not waited for as long.
+    let kept: Vec<_> = (0..8).map(|_| patient()).collect();
+    let late: Vec<_> = (0..4).map(|_| write(BRIEF / 4)).collect();
+    for written in late {
+        let error = written.wait().expect_err("too much was in front of it");
+        assert_eq!(error.code(), "deadline-exceeded");
+    }
+    for written in kept {
+        let delivery = written.wait().expect("it is not hurt by others' deadlines");
+        assert_eq!(delivery.receipt.retries, 0, "{:?}", delivery.receipt);
+    }
+    let [rail] = &j.pair.to_there.rails()[..] else {
+        panic!("one rail");
+    };
+    assert_eq!((rail.returns, rail.totals.failed_ops), (0, 0), "{rail:?}");
+}

@@ -31,6 +31,8 @@ pub struct Behaviour {
     pub data_direct: DataDirectPath,
     /// Answers nothing: what is posted stays in flight until the queue pair is stopped.
     pub silent: bool,
+    /// How many bytes it carries in a second, one request after the other; as many as there are when `None`.
+    pub pace: Option<u64>,
     /// The request with this ordinal number, counted from 0 over the NIC, fails with this status.
     pub fail: Option<(u64, Status)>,
     /// The request with this ordinal number is carried out, but its answer is lost.
@@ -96,6 +98,7 @@ impl FakeNic {
                 regions: HashMap::new(),
                 asked: Vec::new(),
                 posted: 0,
+                busy: None,
             },
         );
         Self {

@@ -6,6 +6,7 @@
 use std::collections::{HashMap, VecDeque};
 use std::ffi::{c_char, c_int, c_uint, c_void};
 use std::sync::Arc;
+use std::time::Instant;
 
 use super::super::abi;
 use super::super::error::VerbsError;
@@ -19,6 +20,8 @@ pub(super) struct Nic {
     pub regions: HashMap<u32, Region>,
     pub asked: Vec<Asked>,
     pub posted: u64,
+    /// Until when a slow one has something to do.
+    pub busy: Option<Instant>,
 }
 
 // SAFETY: the device holds no pointers that are used.
@@ -40,7 +43,7 @@ pub(super) struct PairState {
     pub send_cq: usize,
     pub recv_cq: usize,
     pub receives: VecDeque<(u64, Option<abi::Sge>)>,
-    /// What a silent NIC holds.
+    /// What a silent NIC holds, or a slow one is not through with.
     pub held: Vec<u64>,
     pub inline: u32,
 }

@@ -1,6 +1,7 @@
 //! What queue pairs do: the checks of a NIC, then a copy.
 
 use std::ffi::{c_int, c_uint};
+use std::time::{Duration, Instant};
 
 use super::super::abi;
 use super::super::completion::Status;
@@ -203,7 +204,10 @@ fn carry_out(world: &mut World, number: u32, request: &abi::SendWr) {
                 qp_num: number,
                 ..abi::Wc::default()
             };
-            world.complete(cq, wc);
+            match behaviour.pace {
+                None => world.complete(cq, wc),
+                Some(pace) => complete_later(world, &nic, cq, wc, bytes_of(request) / pace as f64),
+            }
         }
         Err(status) => {
             world.complete(cq, failed(request.wr_id, number, status));
@@ -212,6 +216,41 @@ fn carry_out(world: &mut World, number: u32, request: &abi::SendWr) {
             }
         }
     }
+}
+
+fn bytes_of(request: &abi::SendWr) -> f64 {
+    let count = usize::try_from(request.num_sge).unwrap_or(0);
+    // SAFETY: the caller passes a list of `num_sge` pieces.
+    let lens = (0..count).map(|at| unsafe { (*request.sg_list.add(at)).length });
+    lens.map(f64::from).sum()
+}
+
+/// Completes what a slow NIC takes so many seconds for, after all that it has to do before, unless the queue pair
+/// was stopped until then.
+fn complete_later(world: &mut World, nic: &str, cq: usize, wc: abi::Wc, seconds: f64) {
+    let Some(device) = world.nics.get_mut(nic) else {
+        return;
+    };
+    let now = Instant::now();
+    let from = device.busy.map_or(now, |busy| busy.max(now));
+    let due = from + Duration::from_secs_f64(seconds);
+    device.busy = Some(due);
+    let (number, wr_id) = (wc.qp_num, wc.wr_id);
+    if let Some(pair) = world.pairs.get_mut(&number) {
+        pair.held.push(wr_id);
+    }
+    std::thread::spawn(move || {
+        std::thread::sleep(due.saturating_duration_since(Instant::now()));
+        let mut world = super::world();
+        let held = world.pairs.get_mut(&number).map(|pair| &mut pair.held);
+        let at = held.and_then(|held| {
+            let at = held.iter().position(|held| *held == wr_id)?;
+            Some(held.remove(at))
+        });
+        if at.is_some() {
+            world.complete(cq, wc);
+        }
+    });
 }
 
 fn move_bytes(

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::fmt;
 use std::sync::{Arc, Mutex, Weak};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use crowfly_machine::verbs::{
     CompletionQueue, Failed, MemoryRegion, QueuePair, Ready, Remote, Slice, VerbsError,
@@ -28,10 +28,12 @@ mod chain;
 mod completions;
 mod lane;
 mod values;
+mod window;
 
 use chain::Request;
 pub(super) use lane::Lane;
 use values::Values;
+use window::Window;
 
 /// The most bytes of one op: large enough that posting costs nothing, small enough to share out
 /// over lanes and rails.
@@ -55,12 +57,18 @@ struct InFlight {
     /// The number of its last request, whose completion is the last of the op's.
     last: u64,
     failed: Option<Failed>,
+    bytes: u64,
+    /// The bytes that were in flight then, its own included.
+    queued: u64,
+    since: Instant,
 }
 
-#[derive(Default)]
 struct State {
     lanes: Vec<Lane>,
     ops: HashMap<u64, InFlight>,
+    /// Bytes of all ops.
+    bytes: u64,
+    window: Window,
     next: u64,
     values: Values,
     closed: bool,
@@ -70,6 +78,34 @@ struct State {
     late: Vec<Imm>,
     /// Whether the engine was told that the link is down.
     down: bool,
+}
+
+impl State {
+    fn new(lanes: Vec<Lane>, most: u64) -> Self {
+        Self {
+            lanes,
+            ops: HashMap::new(),
+            bytes: 0,
+            window: Window::up_to(most),
+            next: 0,
+            values: Values::default(),
+            closed: false,
+            tally: None,
+            late: Vec::new(),
+            down: false,
+        }
+    }
+
+    /// An op is not in flight any more.
+    fn ended(&mut self, key: u64) -> Option<InFlight> {
+        let flight = self.ops.remove(&key)?;
+        self.bytes -= flight.bytes;
+        if flight.failed.is_none() {
+            let took = flight.since.elapsed();
+            self.window.ended(flight.bytes, flight.queued, took);
+        }
+        Some(flight)
+    }
 }
 
 /// What joins a link to the rest.
@@ -122,10 +158,7 @@ impl VerbsLink {
             queue,
             limits,
             inline: inline.unwrap_or(0),
-            state: Mutex::new(State {
-                lanes,
-                ..State::default()
-            }),
+            state: Mutex::new(State::new(lanes, limits.bytes)),
             cpu: Mutex::default(),
             this: Weak::clone(this),
         })
@@ -286,9 +319,13 @@ impl Link for VerbsLink {
     }
 
     fn post(&self, op: Op) -> Result<Posted, Refusal> {
+        let bytes = op.bytes();
         let (region, remote) = self.ends_of(&op).map_err(Refusal::Failed)?;
         let pieces = {
             let state = lock(&self.state);
+            if !state.window.takes(bytes, state.bytes) {
+                return Err(Refusal::Full(op));
+            }
             let pairs = state.lanes.iter().filter_map(|lane| lane.pair.as_ref());
             pairs.map(|pair| pair.sizes().pieces).min().unwrap_or(1)
         };
@@ -317,7 +354,11 @@ impl Link for VerbsLink {
         let key = state.next;
         let base = key << CHAIN_BITS;
         let State {
-            lanes, ops, values, ..
+            lanes,
+            ops,
+            values,
+            bytes: in_flight,
+            ..
         } = &mut *state;
         let lane = &mut lanes[at];
         let Some(pair) = &mut lane.pair else {
@@ -331,11 +372,15 @@ impl Link for VerbsLink {
                 if op.imm.is_some() {
                     values.sent(op.id, at, lane);
                 }
+                *in_flight += bytes;
                 let flight = InFlight {
                     op,
                     lane: at,
                     last,
                     failed: None,
+                    bytes,
+                    queued: *in_flight,
+                    since: Instant::now(),
                 };
                 ops.insert(key, flight);
                 if posted < requests.len() {

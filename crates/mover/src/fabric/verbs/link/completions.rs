@@ -170,7 +170,7 @@ impl VerbsLink {
         if completion.wr_id != flight.last {
             return;
         }
-        let Some(flight) = state.ops.remove(&key) else {
+        let Some(flight) = state.ended(key) else {
             return;
         };
         if state.closed {
