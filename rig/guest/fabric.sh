@@ -97,9 +97,11 @@ listening() { wait_until 20 accepts "$1" "$2" || fail "nothing listens on port $
 accepts() { on "$1" cat /proc/net/tcp /proc/net/tcp6 | grep -qE "^ *[0-9]+: [0-9A-F]+:$(printf %04X "$2") .* 0A "; }
 
 finish() {
-	local pid=${SERVED[$1]} end=$(($(uptime_hundredths) + $2 * 100))
+	local pid=${SERVED[$1]} _left=$(($2 * 100)) _then
+	_then=$(uptime_hundredths)
 	while kill -0 "$pid" 2>/dev/null; do
-		if [ "$(uptime_hundredths)" -ge $end ]; then
+		passed
+		if [ $_left -le 0 ]; then
 			kill -KILL "$pid"
 			return 124
 		fi

@@ -12,11 +12,23 @@ uptime_hundredths() {
 	echo "${up/./}"
 }
 
+# passed: takes what has passed since it was last called off _left; _then is when that was. An emulator that was stopped
+# makes time jump, which nothing in the guest could use: of five seconds at once one counts.
+passed() {
+	local _now _took
+	_now=$(uptime_hundredths)
+	_took=$((_now - _then))
+	[ $_took -lt 500 ] || _took=100
+	_left=$((_left - _took)) _then=$_now
+}
+
 # wait_until SECONDS COMMAND...: until the command succeeds.
 wait_until() {
-	local _end=$(($(uptime_hundredths) + $1 * 100))
+	local _left=$(($1 * 100)) _then
+	_then=$(uptime_hundredths)
 	until "${@:2}" >/dev/null 2>&1; do
-		[ "$(uptime_hundredths)" -lt $_end ] || return 1
+		passed
+		[ $_left -gt 0 ] || return 1
 		sleep 0.1
 	done
 }

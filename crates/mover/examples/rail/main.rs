@@ -10,6 +10,9 @@
 //!                                           cut, and share them again once it is back
 //! rail slow   DEVICE ADDRESS:PORT SECONDS   values are sent until a peer that takes none is too slow for one, and
 //!                                           again once it goes on
+//! rail flood  DEVICE ADDRESS:PORT SECONDS BYTES values|bytes
+//!                                           as many writes as are kept, to a peer that takes none for a while: all of
+//!                                           them end in time, and the accounts of both ends agree
 //! rail beyond DEVICE ADDRESS:PORT           a descriptor that says too much reaches nothing, and the two go on
 //! rail stale  DEVICE ADDRESS:PORT           what was given away by a peer that was started anew since is refused
 //! rail hostile DEVICE ADDRESS:PORT          who tells wrong things of its half of a link is let down, and nobody else
@@ -31,6 +34,7 @@ use crowfly_mover::fabric::{
 use crowfly_route::obstacle::{Code, Obstacle};
 use crowfly_route::receipt::{Path, Receipt};
 
+mod flood;
 mod foul;
 
 /// Why a run failed, in words.
@@ -42,6 +46,8 @@ const SERVED: usize = 4 << 20;
 const PATIENT: Options = Options::within(Duration::from_secs(60));
 /// The value that tells the server that bytes have come.
 const WRITTEN: Imm = Imm(7);
+/// The value of writes that nobody waits for one by one.
+const FLOODED: Imm = Imm(8);
 
 fn fabric(device: &str, listen: &str) -> Result<Fabric, Failure> {
     fabric_by(device, listen, |nic| nic)
@@ -110,7 +116,7 @@ fn serve(device: &str, address: &str) -> Result<(), Failure> {
 
 fn serve_one(fabric: &Fabric, peer: &Peer, region: &Mutex<Option<Region>>) -> Result<(), Failure> {
     let written = fabric.counter(WRITTEN);
-    while let Ok(message) = peer.recv(Options::within(Duration::from_secs(90))).wait() {
+    while let Ok(message) = peer.recv(Options::within(Duration::from_secs(300))).wait() {
         let text = String::from_utf8(message)?;
         let mut region = region
             .lock()
@@ -123,6 +129,7 @@ fn serve_one(fabric: &Fabric, peer: &Peer, region: &Mutex<Option<Region>>) -> Re
                 region.read_at(0, &mut bytes);
                 (bytes == pattern(bytes.len(), seed.parse()?)).to_string()
             }
+            (["counted"], _) => fabric.counter(FLOODED).get().to_string(),
             (["forget"], _) => {
                 *region = None;
                 "forgotten".into()
@@ -330,6 +337,18 @@ fn run() -> Result<(), Failure> {
         ["slow", device, address, seconds] => {
             let allowed = Duration::from_secs(seconds.parse()?);
             East::new(device, address)?.slow(allowed)
+        }
+        [
+            "flood",
+            device,
+            address,
+            seconds,
+            bytes,
+            kind @ ("values" | "bytes"),
+        ] => {
+            let allowed = Duration::from_secs(seconds.parse()?);
+            let valued = *kind == "values";
+            East::new(device, address)?.flood(allowed, bytes.parse()?, valued)
         }
         ["beyond", device, address] => East::new(device, address)?.beyond(),
         ["stale", device, address] => East::new(device, address)?.stale(address),
