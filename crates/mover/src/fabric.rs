@@ -31,6 +31,7 @@ mod interfaces;
 #[cfg(any(test, fuzzing))]
 #[doc(hidden)]
 pub mod intruder;
+pub(crate) mod lookup;
 mod memory;
 mod nics;
 mod node;

@@ -42,6 +42,6 @@ pub use error::ServiceError;
 pub use exports::Export;
 pub use limits::{GRACE, Limits, MAX_LISTED};
 pub use message::{Answer, BadMessage, Entry, Kind, Part, Request, Tag};
-pub use name::{BadLocation, Location, Name, RelativePath};
+pub use name::{BadLocation, BadName, Location, Name, RelativePath, amiss};
 pub use server::{Auth, Server, ServerSettings, Totals};
 pub use tls::{Identity, TlsError};

@@ -137,6 +137,7 @@ impl NetError {
             Self::Fabric(error) => match error {
                 FabricError::PeerLost { .. }
                 | FabricError::Unreachable { .. }
+                | FabricError::NoSuchHost { .. }
                 | FabricError::NotAuthenticated { .. }
                 | FabricError::WrongVersion { .. }
                 | FabricError::Protocol { .. }

@@ -9,10 +9,11 @@ use crate::failure::{Exit, Failure};
 /// How long after a rank that could not go on for another's sake that one may tell why.
 pub const HEARSAY: Duration = Duration::from_secs(2);
 /// The codes of failures that are the doing of another rank, which has one of its own.
-pub const OF_OTHERS: [&str; 8] = [
+pub const OF_OTHERS: [&str; 9] = [
     "ranks-lost",
     "collective-late",
     "group-not-formed",
+    "no-such-host",
     "group-abandoned",
     "peer-late",
     "peer-lost",

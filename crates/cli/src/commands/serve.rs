@@ -8,7 +8,7 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::time::Duration;
 
 use clap::Args;
-use crowfly_mover::service::{Auth, Export, Limits, Name, Server, ServerSettings, Totals};
+use crowfly_mover::service::{Auth, BadName, Export, Limits, Name, Server, ServerSettings, Totals};
 use crowfly_route::units::Bytes;
 use serde::Serialize;
 
@@ -282,6 +282,16 @@ fn export(text: &OsStr, writable: bool) -> Result<Export, Failure> {
     let sign = bytes.iter().position(|byte| matches!(byte, b'=' | b'/'));
     let named = sign.filter(|at| bytes.get(*at) == Some(&b'='));
     let named = named.and_then(|at| Some((bytes.get(..at)?, bytes.get(at + 1..)?)));
+    let incomplete = |what| {
+        Failure::usage(format!("`{}` {what}", shown(Path::new(text))))
+            .hint("write NAME=PATH, or a PATH whose last component is the name")
+    };
+    match named {
+        Some((&[], _)) => return Err(incomplete("has no name before the `=`")),
+        Some((_, &[])) => return Err(incomplete("has no path after the `=`")),
+        None if bytes.is_empty() => return Err(incomplete("is no path")),
+        _ => {}
+    }
     let (name, path): (Name, &Path) = match named {
         Some((name, path)) => (
             String::from_utf8_lossy(name).parse()?,
@@ -289,14 +299,22 @@ fn export(text: &OsStr, writable: bool) -> Result<Export, Failure> {
         ),
         None => {
             let path = Path::new(text);
-            let whole = path
-                .canonicalize()
-                .map_err(|error| Failure::reading(path, &error))?;
-            let last = whole.file_name().and_then(|name| name.to_str());
-            let name = last.unwrap_or_default().parse().map_err(|error| {
-                let path = shown(path);
-                Failure::from(error).hint(format!("give it a name: NAME={path}"))
+            let whole = path.canonicalize().map_err(|error| {
+                let failure = Failure::reading(path, &error);
+                match bytes.contains(&b'=') {
+                    true => failure.hint("a `/` is in front of the `=`, so that it is all a path"),
+                    false => failure,
+                }
             })?;
+            let anew =
+                |failure: Failure| failure.hint(format!("give it a name: NAME={}", shown(path)));
+            let Some(last) = whole.file_name() else {
+                return Err(anew(incomplete(
+                    "has no last component that could be its name",
+                )));
+            };
+            let name = last.to_string_lossy().parse();
+            let name = name.map_err(|error: BadName| anew(Failure::from(error)))?;
             (name, path)
         }
     };

@@ -2,7 +2,7 @@
 
 use crowfly_mover::TransferError;
 use crowfly_mover::objects::{Giver, ObjectError};
-use crowfly_mover::service::{BadLocation, ServiceError, TlsError};
+use crowfly_mover::service::{BadLocation, BadName, ServiceError, TlsError};
 use crowfly_route::cause::sentence;
 
 use super::sources::system_hint;
@@ -12,6 +12,13 @@ impl From<BadLocation> for Failure {
     fn from(error: BadLocation) -> Self {
         Self::new("bad-location", Exit::Usage, error.to_string())
             .hint("crowfly://HOST:PORT/NAME[/PATH], with the name that `crowfly serve` was given")
+    }
+}
+
+impl From<BadName> for Failure {
+    fn from(error: BadName) -> Self {
+        Self::new("bad-name", Exit::Usage, error.to_string())
+            .hint("NAME=PATH gives it another name")
     }
 }
 

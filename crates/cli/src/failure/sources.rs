@@ -242,7 +242,9 @@ impl From<FabricError> for Failure {
                 Exit::Unavailable
             }
             E::NoSuchNic { .. } => Exit::Usage,
-            E::Unreachable { .. } | E::NotAuthenticated { .. } => Exit::NoInput,
+            E::Unreachable { .. } | E::NoSuchHost { .. } | E::NotAuthenticated { .. } => {
+                Exit::NoInput
+            }
             E::WrongVersion { .. } | E::Protocol { .. } | E::Descriptor(_) => Exit::BadData,
             E::Cancelled => Exit::Interrupted,
             _ => Exit::Io,
@@ -265,6 +267,9 @@ pub(super) fn fabric_hint(error: &FabricError) -> Option<String> {
             let listening = "is the other end listening, and at this address?";
             system_hint(error).or(Some(listening))
         }
+        E::NoSuchHost { .. } => Some(
+            "is the name right, and known to this machine? `getent hosts NAME` asks as crowfly does",
+        ),
         E::Deadline { what, .. } if *what == CONNECTION => {
             Some("is the other end at work? one that is stopped is connected to and says nothing")
         }

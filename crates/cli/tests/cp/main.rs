@@ -8,6 +8,7 @@ mod files;
 mod issuers;
 mod names;
 mod refusals;
+mod shares;
 mod stage;
 #[path = "../../../mover/tests/service_support/store.rs"]
 mod store;

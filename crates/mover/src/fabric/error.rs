@@ -52,6 +52,14 @@ pub enum FabricError {
         /// The kernel's answer.
         source: SharedIo,
     },
+    /// The system knows no address of the peer's host.
+    #[error("cannot reach {address}: {source}")]
+    NoSuchHost {
+        /// What was looked up.
+        address: String,
+        /// The system's answer.
+        source: SharedIo,
+    },
     /// The other end does not know the shared key.
     #[error("{address} does not know this fabric's key")]
     NotAuthenticated {
@@ -301,6 +309,7 @@ impl FabricError {
             Self::NoSuchNic { .. } => "no-such-nic",
             Self::NicNotUsable { .. } => "nic-not-usable",
             Self::Unreachable { .. } => "peer-unreachable",
+            Self::NoSuchHost { .. } => "no-such-host",
             Self::NotAuthenticated { .. } => "not-authenticated",
             Self::WrongVersion { .. } => "wrong-version",
             Self::Protocol { .. } => "protocol-violation",

@@ -19,6 +19,16 @@ pub struct BadLocation {
     pub why: &'static str,
 }
 
+/// The text is no name that something could be exposed under.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("`{text}` is no name for what a server exposes: {why}")]
+pub struct BadName {
+    /// What was written.
+    pub text: String,
+    /// What is wrong with it.
+    pub why: &'static str,
+}
+
 /// The name of an export: letters, digits, `-`, `_` and `.`, not with a dot at its beginning.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Name(String);
@@ -37,11 +47,11 @@ impl fmt::Display for Name {
 }
 
 impl FromStr for Name {
-    type Err = BadLocation;
+    type Err = BadName;
 
-    fn from_str(text: &str) -> Result<Self, BadLocation> {
+    fn from_str(text: &str) -> Result<Self, BadName> {
         let bad = |why| {
-            Err(BadLocation {
+            Err(BadName {
                 text: text.to_owned(),
                 why,
             })
@@ -273,27 +283,15 @@ impl Location {
             .ok_or(bad("it begins with crowfly://"))?;
         let (server, below) = divided(rest);
         let server = std::str::from_utf8(server).map_err(|_| bad(NO_HOST))?;
-        let (host, port) = server
-            .rsplit_once(':')
-            .ok_or(bad("the port is missing: crowfly://HOST:PORT/NAME"))?;
-        let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.' | '%');
-        let bracketed = host.strip_prefix('[').and_then(|h| h.strip_suffix(']'));
-        let fine = match bracketed {
-            Some(address) => address.parse::<std::net::Ipv6Addr>().is_ok(),
-            None => !host.is_empty() && host.chars().all(plain),
-        };
-        if !fine {
-            return Err(bad(NO_HOST));
-        }
-        if !port.parse::<u16>().is_ok_and(|port| port > 0) {
-            return Err(bad("the port is a number from 1 to 65535"));
+        if let Some(why) = amiss(server) {
+            return Err(bad(why));
         }
         let (name, path) = divided(below);
         let named = |error: BadLocation| bad(error.why);
         let path = path.strip_suffix(b"/").unwrap_or(path);
         Ok(Self {
             server: server.to_owned(),
-            name: String::from_utf8_lossy(name).parse().map_err(named)?,
+            name: name_of(&String::from_utf8_lossy(name)).map_err(bad)?,
             path: RelativePath::of(&unescaped(path).map_err(named)?).map_err(named)?,
             folder: below.ends_with(b"/"),
         })
@@ -303,6 +301,36 @@ impl Location {
     pub fn host(&self) -> &str {
         let host = self.server.rsplit_once(':').map_or("", |(host, _)| host);
         host.trim_start_matches('[').trim_end_matches(']')
+    }
+}
+
+fn name_of(text: &str) -> Result<Name, &'static str> {
+    text.parse().map_err(|error: BadName| error.why)
+}
+
+/// What is wrong with an address, `HOST:PORT`, before anything is looked up; `None` where nothing is.
+pub fn amiss(address: &str) -> Option<&'static str> {
+    let parted = match address.ends_with(']') {
+        true => None,
+        false => address.rsplit_once(':'),
+    };
+    let (host, port) = parted.unwrap_or((address, ""));
+    let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.' | '%');
+    let bracketed = host.strip_prefix('[').and_then(|h| h.strip_suffix(']'));
+    let fine = match bracketed {
+        Some(address) => address.parse::<std::net::Ipv6Addr>().is_ok(),
+        None => !host.is_empty() && host.chars().all(plain),
+    };
+    let digits = port.bytes().all(|digit| digit.is_ascii_digit());
+    let number = digits && port.parse::<u16>().is_ok_and(|port| port > 0);
+    if !fine {
+        Some(NO_HOST)
+    } else if parted.is_none() {
+        Some("the port is missing: HOST:PORT")
+    } else if !number {
+        Some("the port is a number from 1 to 65535")
+    } else {
+        None
     }
 }
 
@@ -410,6 +438,10 @@ mod tests {
         assert!(why("crowfly://host/m").contains("port"));
         assert!(why("crowfly://host:0/m").contains("65535"));
         assert!(why("crowfly://host:99999/m").contains("65535"));
+        assert!(why("crowfly://host:+1/m").contains("65535"));
+        assert!(why("crowfly://host:/m").contains("65535"));
+        assert!(why("crowfly://[::1]/m").contains("port is missing"));
+        assert!(why("crowfly://::1/m").contains("brackets"));
         assert!(why("crowfly://:1/m").contains("host"));
         assert!(why("crowfly://[::g]:1/m").contains("host"));
         assert!(why("crowfly://host:1").contains("name is missing"));

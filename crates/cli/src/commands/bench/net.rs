@@ -7,6 +7,7 @@ use std::time::Duration;
 use clap::{Args, ValueEnum};
 use crowfly_mover::bench::{Held, MAX_SIZE};
 use crowfly_mover::fabric::{Fabric, NicFilter, Settings, SharedKey};
+use crowfly_mover::service::amiss;
 use crowfly_route::place::Place;
 use crowfly_route::receipt;
 use crowfly_route::units::Bytes;
@@ -150,7 +151,10 @@ pub fn run(args: &NetArgs, out: &mut Output) -> Result<Exit, Failure> {
             let address = address.strip_prefix(SCHEME).unwrap_or(address);
             let other = match address.strip_prefix('@') {
                 Some(name) => Other::at(&args.directory.find(name)?),
-                None => Other::at(address),
+                None => match amiss(address) {
+                    None => Other::at(address),
+                    Some(why) => return Err(Failure::usage(format!("--peer {address}: {why}"))),
+                },
             };
             (key?, other)
         }

@@ -2,7 +2,7 @@
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
-use std::net::{SocketAddr, ToSocketAddrs};
+use std::net::SocketAddr;
 use std::sync::{Arc, Weak};
 use std::time::Instant;
 
@@ -15,6 +15,7 @@ use crate::fabric::error::FabricError;
 use crate::fabric::handshake::{self, Purpose, TOKEN, protocol, unreachable};
 use crate::fabric::hello::{Declined, Hello, MAX_RAILS, Offer, Talk, decode_joined, encode_joined};
 use crate::fabric::identity::Incarnation;
+use crate::fabric::lookup;
 use crate::fabric::nics::{self, Nearness, Nic, no_meeting};
 use crate::fabric::peer::Peer;
 use crate::fabric::provider::{Endpoint, Events, Joining, Link, Meeting, RailId, Role};
@@ -71,7 +72,7 @@ impl Core {
         deadline: Instant,
     ) -> Result<Peer, FabricError> {
         let failed = |error| unreachable(address, error);
-        let targets = address.to_socket_addrs().map_err(failed)?;
+        let targets = lookup::addresses(address, deadline)?;
         let mut last = std::io::Error::from(std::io::ErrorKind::NotFound);
         let mut found = None;
         for target in targets {

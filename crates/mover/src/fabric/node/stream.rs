@@ -3,7 +3,6 @@
 //! has no key gets none.
 
 use std::io::{self, IoSlice};
-use std::net::{SocketAddr, ToSocketAddrs};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::time::Instant;
 
@@ -13,6 +12,7 @@ use rustix::net::{RecvFlags, SendAncillaryBuffer, SendFlags, recv, sendmsg};
 use super::Fabric;
 use crate::fabric::error::FabricError;
 use crate::fabric::handshake::{self, Agreed, Purpose, TOKEN};
+use crate::fabric::lookup;
 use crate::fabric::socket::Socket;
 use crate::fabric::stash::{Expected, await_kept};
 use crate::fabric::wire::{HEADER, Kind, Lane};
@@ -59,8 +59,8 @@ impl Fabric {
         deadline: Instant,
     ) -> Result<Stream, FabricError> {
         let unreachable = |error| handshake::unreachable(address, error);
-        let found = address.to_socket_addrs().map_err(unreachable)?.next();
-        let to: SocketAddr = found.ok_or_else(|| {
+        let found = lookup::addresses(address, deadline)?;
+        let to = found.into_iter().next().ok_or_else(|| {
             let nowhere = io::Error::from(io::ErrorKind::AddrNotAvailable);
             handshake::unreachable(address, nowhere)
         })?;

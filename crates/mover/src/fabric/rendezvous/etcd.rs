@@ -1,15 +1,16 @@
 //! etcd, by the JSON gateway of its version 3 interface, over plain HTTP.
 
 use std::io::{self, Read, Write};
-use std::net::{TcpStream, ToSocketAddrs};
+use std::net::TcpStream;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use serde::Deserialize;
 
 use super::{Directory, Presence, RendezvousError, check_name};
+use crate::fabric::lookup;
 
 mod lease;
 
@@ -81,7 +82,7 @@ impl Etcd {
     fn post(&self, path: &str, body: &str) -> io::Result<Vec<u8>> {
         let mut last = io::Error::from(io::ErrorKind::NotFound);
         let mut stream = None;
-        for target in self.address.to_socket_addrs()? {
+        for target in lookup::found(&self.address, Instant::now() + TIME)? {
             match TcpStream::connect_timeout(&target, TIME) {
                 Ok(connected) => {
                     stream = Some(connected);

@@ -1,12 +1,13 @@
 //! How a connection comes about, by a key or by certificates.
 
-use std::net::{TcpStream, ToSocketAddrs};
+use std::net::TcpStream;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use crowfly_route::policy::Policy;
 
 use super::{Auth, Channel, Dialing, Location, ServiceError};
+use crate::fabric::lookup;
 use crate::fabric::{Fabric, FabricError, Incarnation, Options, Peer, Settings, SharedKey};
 use crate::service::tls::TlsChannel;
 use crate::service::welcome::{Join, Welcome};
@@ -36,7 +37,15 @@ pub(super) fn certified(
     };
     let mut last = std::io::Error::from(std::io::ErrorKind::NotFound);
     let mut found = None;
-    for address in server.to_socket_addrs().map_err(unreachable)? {
+    let addresses = lookup::addresses(server, until).map_err(|error| match error {
+        FabricError::Unreachable { source, .. }
+            if source.kind() == std::io::ErrorKind::TimedOut =>
+        {
+            unreachable(std::io::ErrorKind::TimedOut.into())
+        }
+        other => other.into(),
+    })?;
+    for address in addresses {
         match TcpStream::connect_timeout(&address, left().max(Duration::from_millis(1))) {
             Ok(stream) => {
                 found = Some((stream, address));
