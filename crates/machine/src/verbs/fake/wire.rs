@@ -82,6 +82,18 @@ impl World {
         }
     }
 
+    /// Completes what a slow NIC holds, unless the queue pair was stopped meanwhile.
+    fn gives_back(&mut self, cq: usize, wc: abi::Wc) {
+        let held = self.pairs.get_mut(&wc.qp_num).map(|pair| &mut pair.held);
+        let at = held.and_then(|held| {
+            let at = held.iter().position(|held| *held == wc.wr_id)?;
+            Some(held.remove(at))
+        });
+        if at.is_some() {
+            self.complete(cq, wc);
+        }
+    }
+
     fn region(
         &self,
         nic: &str,
@@ -225,8 +237,7 @@ fn bytes_of(request: &abi::SendWr) -> f64 {
     lens.map(f64::from).sum()
 }
 
-/// Completes what a slow NIC takes so many seconds for, after all that it has to do before, unless the queue pair
-/// was stopped until then.
+/// Completes what a slow NIC takes so many seconds for, after all that it has to do before.
 fn complete_later(world: &mut World, nic: &str, cq: usize, wc: abi::Wc, seconds: f64) {
     let Some(device) = world.nics.get_mut(nic) else {
         return;
@@ -239,18 +250,15 @@ fn complete_later(world: &mut World, nic: &str, cq: usize, wc: abi::Wc, seconds:
     if let Some(pair) = world.pairs.get_mut(&number) {
         pair.held.push(wr_id);
     }
-    std::thread::spawn(move || {
-        std::thread::sleep(due.saturating_duration_since(Instant::now()));
-        let mut world = super::world();
-        let held = world.pairs.get_mut(&number).map(|pair| &mut pair.held);
-        let at = held.and_then(|held| {
-            let at = held.iter().position(|held| *held == wr_id)?;
-            Some(held.remove(at))
+    let started = std::thread::Builder::new()
+        .name("crowfly-slow-nic".into())
+        .spawn(move || {
+            std::thread::sleep(due.saturating_duration_since(Instant::now()));
+            super::world().gives_back(cq, wc);
         });
-        if at.is_some() {
-            world.complete(cq, wc);
-        }
-    });
+    if started.is_err() {
+        world.gives_back(cq, wc);
+    }
 }
 
 fn move_bytes(
