@@ -284,6 +284,101 @@ fn given_a_peer_that_is_killed_in_the_middle_the_command_ends_soon_with_its_erro
     );
 }
 
+#[test]
+fn given_a_peer_that_is_stopped_the_command_ends_in_time_writes_nothing_and_the_peer_serves_on() {
+    let folder = folder("bench-net-stopped");
+    let listening = Listening::start(&folder.join("key"));
+    let path = |name: &str| folder.join(name).to_str().expect("text").to_owned();
+    let (key, picture) = (path("key"), path("net.svg"));
+    let address = listening.address.clone();
+    let measured = |more: &[&str]| {
+        let common = [
+            "--peer",
+            &address,
+            "--key-file",
+            &key,
+            "--json",
+            "--svg",
+            &picture,
+        ];
+        let mut command = bench(&[&common[..], more].concat());
+        command.stdout(Stdio::piped()).stderr(Stdio::piped());
+        command.spawn().expect("the program starts")
+    };
+    let long = [
+        "--size", "1MiB", "--rounds", "1000", "--time", "100", "--path",
+    ];
+    for way in ["tcp", "shm"] {
+        let child = measured(&[&long[..], &[way]].concat());
+        std::thread::sleep(Duration::from_secs(2));
+        kill(listening.child.id(), rustix::process::Signal::STOP);
+        let began = Instant::now();
+        let output = child.wait_with_output().expect("it ends");
+        assert!(began.elapsed() < Duration::from_secs(60), "{way}");
+        kill(listening.child.id(), rustix::process::Signal::CONT);
+        // Stopped before it was reached, it was connected to and said nothing.
+        let found = document(&output)["error"]["code"].clone();
+        let known = ["peer-lost", "deadline-exceeded"].contains(&text(&found));
+        assert!(known, "{way}: {found}");
+        assert_eq!(output.status.code(), Some(74), "{way}");
+        assert!(!folder.join("net.svg").exists(), "{way}");
+    }
+    let short = [
+        "--size", "64", "--rounds", "1", "--time", "5", "--path", "tcp",
+    ];
+    let output = measured(&short).wait_with_output().expect("it ends");
+    assert_eq!(output.status.code(), Some(0), "{}", document(&output));
+    assert!(folder.join("net.svg").exists());
+}
+
+#[test]
+fn given_a_peer_that_says_nothing_or_is_not_there_the_command_ends_in_time_with_its_error() {
+    let folder = folder("bench-net-silent");
+    let key = folder.join("key");
+    fs::write(&key, "0".repeat(64)).expect("written");
+    fs::set_permissions(&key, fs::Permissions::from_mode(0o600)).expect("set");
+    let picture = folder.join("net.svg");
+    let refused = |address: &str| {
+        let (key, picture) = (key.to_str().expect("text"), picture.to_str().expect("text"));
+        let arguments = [
+            "--peer",
+            address,
+            "--key-file",
+            key,
+            "--svg",
+            picture,
+            "--json",
+        ];
+        let began = Instant::now();
+        let output = bench(&arguments).output().expect("runs");
+        assert!(began.elapsed() < Duration::from_secs(90), "{address}");
+        let error = document(&output)["error"].clone();
+        assert!(!folder.join("net.svg").exists(), "{address}");
+        (text(&error["code"]).to_owned(), output.status.code())
+    };
+    // The kernel takes connections for it, and nobody ever speaks.
+    let silent = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
+    let silent_address = silent.local_addr().expect("bound").to_string();
+    let late = ("deadline-exceeded".to_owned(), Some(74));
+    assert_eq!(refused(&silent_address), late);
+    drop(silent);
+    let nobody = ("peer-unreachable".to_owned(), Some(66));
+    assert_eq!(refused(&silent_address), nobody);
+    let unknown = ("no-such-host".to_owned(), Some(66));
+    assert_eq!(refused("no-such-host.invalid:7"), unknown);
+    let usage = ("usage".to_owned(), Some(64));
+    for address in [
+        "127.0.0.1",
+        "[::1]",
+        "::1:7",
+        "127.0.0.1:0",
+        ":7",
+        "127.0.0.1:+7",
+    ] {
+        assert_eq!(refused(address), usage, "{address}");
+    }
+}
+
 /// The process that a command started.
 fn child_of(parent: u32) -> u32 {
     let children = format!("/proc/{parent}/task/{parent}/children");
