@@ -23,6 +23,7 @@ use rustix::mm::{Advice, MapFlags, ProtFlags};
 
 use crate::memory::{MemoryError, bind};
 
+mod ahead;
 mod attach;
 mod buffer;
 mod copy;

@@ -5,6 +5,7 @@
 //! is asked once.
 
 use super::Backing;
+use super::ahead::{STRETCH, ask_ahead};
 
 impl Backing {
     /// Replaces each number of `into`, of `N` bytes, by what `of` makes of it and of the number at the
@@ -104,7 +105,7 @@ unsafe fn zip_each<const N: usize, const BOTH: bool>(
     of: impl Fn([u8; N], [u8; N]) -> [u8; N],
 ) {
     let (into, with) = (into.cast::<[u8; N]>(), with.cast::<[u8; N]>());
-    for at in 0..count {
+    let one = |at: usize| {
         // SAFETY: number `at` lies inside both, as the caller promised; arrays of bytes have no
         // alignment.
         unsafe {
@@ -115,7 +116,14 @@ unsafe fn zip_each<const N: usize, const BOTH: bool>(
                 other.write(result);
             }
         }
+    };
+    let each = STRETCH / N;
+    let whole = count / each * each;
+    for start in (0..whole).step_by(each) {
+        ask_ahead(into.wrapping_add(start).cast());
+        (start..start + each).for_each(one);
     }
+    (whole..count).for_each(one);
 }
 
 #[cfg(test)]
