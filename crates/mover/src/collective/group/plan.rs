@@ -13,8 +13,10 @@ use crate::collective::schedule::{self, Circle, Schedule};
 /// Bytes of a chunk by streams within a machine, which have no slots that it must fit: each costs a head,
 /// and there it is soon on its way anyway.
 const STREAM_CHUNK: usize = 1 << 20;
-/// Bytes of a span that each rank reduces.
+/// Bytes of a span that each rank reduces, where each has a core.
 const SPAN_OF_A_RANK: usize = 1 << 20;
+/// The same where they share cores, and with them the caches.
+const SPAN_OF_ONE_OF_MANY: usize = 256 << 10;
 
 /// The parts for each rank, and those from each.
 pub(super) type Parts<'a> = (&'a [Range<usize>], &'a [Range<usize>]);
@@ -47,7 +49,12 @@ impl Group {
     /// and the steps of a span would cost more than that saves.
     pub(super) fn span(&self, element: Element) -> usize {
         if self.one_machine {
-            (SPAN_OF_A_RANK * self.members.len() / element.size()).max(1)
+            let of_a_rank = if self.roomy {
+                SPAN_OF_A_RANK
+            } else {
+                SPAN_OF_ONE_OF_MANY
+            };
+            (of_a_rank * self.members.len() / element.size()).max(1)
         } else {
             usize::MAX
         }

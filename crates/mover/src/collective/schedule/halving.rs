@@ -36,7 +36,8 @@ fn halves(range: &Range<usize>) -> (Range<usize>, Range<usize>) {
     (range.start..middle, middle..range.end)
 }
 
-/// All-reduce by recursive halving and doubling (Rabenseifner).
+/// All-reduce by recursive halving and doubling (Rabenseifner). Half of everything goes to and from the
+/// nearest rank, and what is left to ever farther ones: neighbours share the most, be it a core or a switch.
 pub(crate) fn halving_reduce(out: &mut Schedule, circle: &Circle<'_>, whole: &Range<usize>) {
     let Some(power) = fold_in(out, circle, whole) else {
         return;
@@ -44,8 +45,8 @@ pub(crate) fn halving_reduce(out: &mut Schedule, circle: &Circle<'_>, whole: &Ra
     let me = circle.me;
     let mut mine = whole.clone();
     let mut steps = Vec::new();
-    let mut distance = power / 2;
-    while distance > 0 {
+    let mut distance = 1;
+    while distance < power {
         let partner = circle.member(me ^ distance);
         let (low, high) = halves(&mine);
         let (keep, give) = if me & distance == 0 {
@@ -54,11 +55,11 @@ pub(crate) fn halving_reduce(out: &mut Schedule, circle: &Circle<'_>, whole: &Ra
             (high, low)
         };
         circle.send(out, partner, give.clone());
-        let how = How::folding(circle.last && distance == 1);
+        let how = How::folding(circle.last && distance * 2 == power);
         circle.receive(out, partner, keep.clone(), how);
         steps.push((partner, keep.clone(), give));
         mine = keep;
-        distance /= 2;
+        distance *= 2;
     }
     for (partner, keep, give) in steps.into_iter().rev() {
         circle.send(out, partner, keep);

@@ -313,8 +313,9 @@ fn say(line: &str) -> io::Result<()> {
     out.flush()
 }
 
-/// Binds this rank to a processor of its own, as mpirun does, where there are enough; otherwise, and where the
-/// system refuses, all go where the system puts them. Threads that are started later go with it.
+/// Binds this rank to a processor of its own, as mpirun does, where there are enough, and otherwise to one that it
+/// shares with the ranks next to it; where the system refuses, all go where the system puts them. Threads that are
+/// started later go with it.
 pub fn bind(rank: usize, ranks: usize) {
     let Ok(allowed) = sched_getaffinity(None) else {
         return;
@@ -322,10 +323,20 @@ pub fn bind(rank: usize, ranks: usize) {
     let processors: Vec<usize> = (0..CpuSet::MAX_CPU)
         .filter(|at| allowed.is_set(*at))
         .collect();
-    if let Some(own) = processors.get(rank).filter(|_| ranks <= processors.len()) {
+    if let Some(own) = processors.get(processor_of(rank, ranks, processors.len())) {
         let mut set = CpuSet::new();
         set.set(*own);
         let _ = sched_setaffinity(None, &set);
+    }
+}
+
+/// Which of so many processors a rank is bound to. Without that, the system's choice of who shares one decided how
+/// long the same all-reduce took: 0.63 or 0.83 ms of 1 MiB by TCP among four ranks on two (2026-11-30).
+fn processor_of(rank: usize, ranks: usize, processors: usize) -> usize {
+    if ranks <= processors {
+        rank
+    } else {
+        rank * processors / ranks
     }
 }
 
@@ -342,6 +353,19 @@ pub fn place(given: &[String]) -> Result<(usize, usize, PathBuf), Failure> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn ranks_have_a_processor_each_where_there_are_enough_and_share_with_the_next_where_not() {
+        let of = |ranks, processors| -> Vec<usize> {
+            (0..ranks)
+                .map(|rank| processor_of(rank, ranks, processors))
+                .collect()
+        };
+        assert_eq!(of(3, 8), [0, 1, 2]);
+        assert_eq!(of(4, 2), [0, 0, 1, 1]);
+        assert_eq!(of(5, 2), [0, 0, 0, 1, 1]);
+        assert_eq!(of(2, 0), [0, 0], "of none, which there is not either");
+    }
 
     fn told(failure: &Failure) -> String {
         serde_json::to_string(&Reason::of(failure)).expect("it can be told")
