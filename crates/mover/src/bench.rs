@@ -17,7 +17,7 @@ use crowfly_route::receipt::{CpuSeconds, Path, Receipt};
 use crowfly_route::units::{Bytes, BytesPerSecond};
 use serde::Serialize;
 
-pub use ceiling::{copies, streams};
+pub use ceiling::{copies, passes, streams};
 pub use collective::{CollectiveCase, CollectiveSample, MAX_COLLECTIVE, collective};
 pub use host::{Held, Host};
 pub use line::Line;

@@ -10,11 +10,13 @@ use std::time::{Duration, Instant};
 use crowfly_route::units::{Bytes, BytesPerSecond};
 
 use super::BenchError;
-use crate::fabric::{Caches, copy_slice, unpace};
+use crate::fabric::{Caches, ask_for, copy_slice, unpace};
 use crate::memory::zeros;
 
 /// Bytes that one thread copies between two looks at the clock.
 const STEP: usize = 512 << 10;
+/// Bytes that are changed in place while the next are fetched.
+const STRIDE: usize = 4096;
 /// Bytes handed to a socket at once.
 const CHUNK: usize = 256 << 10;
 
@@ -31,28 +33,75 @@ pub fn copies(
     let Ok(len) = usize::try_from(bytes) else {
         return Ok(None);
     };
-    let filled = |byte: u8| {
-        let mut all = zeros::<u8>(len).map_err(|error| BenchError::Ceiling {
-            what: "copies in memory",
-            source: Arc::new(io::Error::other(error)),
-        })?;
-        all.fill(byte);
-        Ok::<_, BenchError>(all)
-    };
-    let (from, mut to) = (filled(1)?, filled(2)?);
+    let share = len.div_ceil(threads.max(1)).max(1);
+    let (from, mut to) = (filled(len, 1)?, filled(len, 2)?);
     let mut best: Option<BytesPerSecond> = None;
     for caches in [Caches::Keep, Caches::Pass] {
-        let rate = copying(&from, &mut to, threads.max(1), caches, time / 2);
-        let rate = rate.map_err(|source| BenchError::Ceiling {
-            what: "copies in memory",
-            source: Arc::new(source),
-        })?;
-        best = best
-            .into_iter()
-            .chain(rate)
-            .max_by(|a, b| a.0.total_cmp(&b.0));
+        let shares = from.chunks(share).zip(to.chunks_mut(share));
+        let rate = repeated(shares, time / 2, |(from, to)| {
+            for (from, to) in from.chunks(STEP).zip(to.chunks_mut(STEP)) {
+                copy_slice(from, to, caches);
+            }
+            from.len()
+        });
+        best = faster(best, rate.map_err(failed)?);
     }
     Ok(best)
+}
+
+/// The rate at which `threads` threads read and write `bytes` once, again and again for `time`: from
+/// one piece of memory to another or in place, whichever is faster. Nothing that works on memory and
+/// changes all of it is faster than that.
+///
+/// # Errors
+/// When the system gives no threads or no memory.
+pub fn passes(
+    bytes: u64,
+    threads: usize,
+    time: Duration,
+) -> Result<Option<BytesPerSecond>, BenchError> {
+    let copied = copies(bytes, threads, time / 2)?;
+    let Ok(len) = usize::try_from(bytes) else {
+        return Ok(copied);
+    };
+    let mut all = filled(len, 1)?;
+    let share = len.div_ceil(threads.max(1)).max(1);
+    let changed = repeated(all.chunks_mut(share), time / 2, |share| {
+        change(share);
+        share.len()
+    });
+    Ok(faster(copied, changed.map_err(failed)?))
+}
+
+/// Changes every byte, as fast as memory allows: what follows is fetched meanwhile.
+fn change(bytes: &mut [u8]) {
+    let mut rest = bytes;
+    while !rest.is_empty() {
+        let (here, after) = rest.split_at_mut(STRIDE.min(rest.len()));
+        ask_for(after.get(..STRIDE.min(after.len())).unwrap_or_default());
+        for byte in here {
+            *byte = !*byte;
+        }
+        rest = after;
+    }
+}
+
+fn filled(len: usize, byte: u8) -> Result<Vec<u8>, BenchError> {
+    let mut all = zeros::<u8>(len).map_err(|error| failed(io::Error::other(error)))?;
+    all.fill(byte);
+    Ok(all)
+}
+
+fn failed(source: io::Error) -> BenchError {
+    BenchError::Ceiling {
+        what: "copies in memory",
+        source: Arc::new(source),
+    }
+}
+
+fn faster(one: Option<BytesPerSecond>, other: Option<BytesPerSecond>) -> Option<BytesPerSecond> {
+    let both = one.into_iter().chain(other);
+    both.max_by(|a, b| a.0.total_cmp(&b.0))
 }
 
 /// Starts one of the threads whose rate is taken together.
@@ -64,27 +113,23 @@ fn start<'scope, 'env>(
     thread.spawn_scoped(scope, body).map(drop)
 }
 
-fn copying(
-    from: &[u8],
-    to: &mut [u8],
-    threads: usize,
-    caches: Caches,
+/// The rate of threads that work on one share each, again and again for `time`; `pass` does so once, and
+/// answers how many bytes that were.
+fn repeated<T: Send>(
+    shares: impl Iterator<Item = T>,
     time: Duration,
+    pass: impl Fn(&mut T) -> usize + Sync,
 ) -> io::Result<Option<BytesPerSecond>> {
-    let share = from.len().div_ceil(threads).max(1);
     let began = Instant::now();
     let moved = AtomicU64::new(0);
     // Fewer threads than asked for would measure something else.
     std::thread::scope(|scope| {
-        for (from, to) in from.chunks(share).zip(to.chunks_mut(share)) {
-            let moved = &moved;
+        for mut share in shares {
+            let (moved, pass) = (&moved, &pass);
             start(scope, move || {
                 // Once even where the thread gets a processor only after the time is over.
                 loop {
-                    for (from, to) in from.chunks(STEP).zip(to.chunks_mut(STEP)) {
-                        copy_slice(from, to, caches);
-                    }
-                    moved.fetch_add(from.len() as u64, Ordering::Relaxed);
+                    moved.fetch_add(pass(&mut share) as u64, Ordering::Relaxed);
                     if began.elapsed() >= time {
                         break;
                     }
@@ -153,14 +198,26 @@ mod tests {
     use super::*;
 
     #[test]
+    fn a_pass_in_place_changes_every_byte() {
+        for len in [0, 1, STRIDE - 1, STRIDE, 2 * STRIDE + 3] {
+            let mut bytes = vec![5; len];
+            change(&mut bytes);
+            assert_eq!(bytes, vec![!5; len]);
+        }
+    }
+
+    #[test]
     fn copies_and_streams_have_a_rate_and_no_memory_has_none() {
         let time = Duration::from_millis(20);
         for bytes in [1, 4096, 3 << 20] {
-            let rate = copies(bytes, 2, time).expect("threads");
-            assert!(rate.is_some_and(|rate| rate.0 > 0.0));
+            for rate in [copies(bytes, 2, time), passes(bytes, 2, time)] {
+                let rate = rate.expect("threads");
+                assert!(rate.is_some_and(|rate| rate.0 > 0.0));
+            }
         }
-        let rate = copies(0, 2, time).expect("threads");
-        assert!(rate.is_none_or(|rate| rate.0 == 0.0));
+        for rate in [copies(0, 2, time), passes(0, 2, time)] {
+            assert!(rate.expect("threads").is_none_or(|rate| rate.0 == 0.0));
+        }
         let rate = streams(2, time).expect("sockets");
         assert!(rate.is_some_and(|rate| rate.0 > 0.0));
     }

@@ -33,6 +33,7 @@ pub(crate) mod gather;
 mod shared;
 mod zip;
 
+pub(crate) use ahead::ask_for;
 pub(crate) use attach::peek;
 pub use buffer::Buffer;
 pub(crate) use copy::{Caches, copy_slice};

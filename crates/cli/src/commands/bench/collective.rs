@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use clap::{Args, ValueEnum};
 use crowfly_mover::bench::{
-    CollectiveCase, CollectiveSample, MAX_COLLECTIVE, collective, copies, streams,
+    CollectiveCase, CollectiveSample, MAX_COLLECTIVE, collective, passes, streams,
 };
 use crowfly_mover::collective::{Algorithm, CallOptions, Element, Group, GroupSettings, Reduction};
 use crowfly_mover::fabric::rendezvous::{Directory, Folder, World};
@@ -283,9 +283,9 @@ fn ceilings(args: &CollectiveArgs, sizes: &[u64], ranks: usize) -> Vec<(u64, Cap
         return sizes.iter().map(|size| (*size, capacity.clone())).collect();
     }
     let of = |size: &u64| {
-        let rate = copies(size * ranks as u64, threads, CEILING_TIME);
+        let rate = passes(size * ranks as u64, threads, CEILING_TIME);
         let rate = rate.ok().flatten()?;
-        let how = format!("{threads} threads copying all ranks' buffers once");
+        let how = format!("{threads} threads reading and writing all ranks' buffers once");
         let rate = BytesPerSecond(rate.0 / ranks as f64);
         Some((
             *size,
