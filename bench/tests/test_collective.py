@@ -2,6 +2,8 @@
 
 import json
 import unittest
+from pathlib import Path
+from unittest import mock
 
 from harness.collective import contenders, judgement, tables
 from harness.collective.contenders import Contender, Figure
@@ -44,6 +46,22 @@ class Figures(unittest.TestCase):
         document = {"points": [point(8, None), point(16, {"rate": 5e9})]}
         figures = contenders.of_crowfly(json.dumps(document))
         self.assertEqual(figures, [Figure(8, 0.25, 0.5, 0), Figure(16, 0.25, 0.5, 0, 5e9)])
+
+
+class Finding(unittest.TestCase):
+    def test_has_open_mpi_go_bound_as_well_where_ranks_share_cores_and_as_a_peer_of_the_same_way(self):
+        def commands(crowded):
+            with mock.patch.object(contenders, "built", side_effect=lambda needs, source: source):
+                found, _ = contenders.find("crowfly", Path("/nowhere"), crowded)
+            return {one.name: one for one in found if one.kind == "Open MPI"}
+
+        self.assertEqual(list(commands(False)), ["Open MPI shm", "Open MPI tcp"])
+        crowded = commands(True)
+        self.assertEqual(len(crowded), 4)
+        bound = crowded["Open MPI tcp, bound"]
+        self.assertEqual((bound.path, bound.is_peer), ("tcp", True))
+        plain = [word for word in bound.command if word not in contenders.BOUND]
+        self.assertEqual(tuple(plain), crowded["Open MPI tcp"].command)
 
 
 class AJudgement(unittest.TestCase):

@@ -27,6 +27,10 @@ LAYERS = {
 }
 
 
+#: Has Open MPI bind ranks to cores although there are too few.
+BOUND = ("--bind-to", "core:overload-allowed")
+
+
 class Failed(Exception):
     """A contender that has no figures to show."""
 
@@ -94,8 +98,9 @@ def of_crowfly(text: str) -> list[Figure]:
     return figures
 
 
-def find(program: str, python: Path) -> tuple[list[Contender], list[str]]:
-    """Those that this machine has, and what is missing."""
+def find(program: str, python: Path, crowded: bool = False) -> tuple[list[Contender], list[str]]:
+    """Those that this machine has, and what is missing. `crowded` is whether ranks share cores: crowfly binds them, and
+    Open MPI's launcher leaves them to the system unless it is told to bind them as well, which now helps and now does not."""
     own = (program, "bench", "collective", "--ranks", "{ranks}", "--rounds", "1", "--json", "--path")
     found = [Contender(f"crowfly {path}", "crowfly", path, (*own, path)) for path in LAYERS]
     # Buffers that the program takes from the group; no peer has such, and all others work on any memory.
@@ -105,8 +110,11 @@ def find(program: str, python: Path) -> tuple[list[Contender], list[str]]:
     if mpi:
         # More ranks than cores, and the user of a container, are refused otherwise.
         launch = ("mpirun", "--oversubscribe", *(["--allow-run-as-root"] if os.geteuid() == 0 else []))
+        bindings = {"": (), ", bound": BOUND} if crowded else {"": ()}
         for path, layers in LAYERS.items():
-            found.append(Contender(f"Open MPI {path}", "Open MPI", path, (*launch, *layers, "-n", "{ranks}", mpi)))
+            for word, binding in bindings.items():
+                command = (*launch, *binding, *layers, "-n", "{ranks}", mpi)
+                found.append(Contender(f"Open MPI {path}{word}", "Open MPI", path, command))
     else:
         missing.append("Open MPI (Debian: openmpi-bin libopenmpi-dev)")
     bare = built(["cc"], "sockets")
