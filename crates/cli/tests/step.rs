@@ -522,8 +522,10 @@ fn given_ranks_that_a_launcher_started_the_first_tells_of_all_and_a_killed_one_i
     let outputs = run("killed", &arguments);
     assert_eq!(outputs[0].status.code(), None, "killed");
     let second = document(&outputs[1]);
-    assert_eq!(second["digest"]["ranks"], 2);
-    assert_eq!(second["losses"][0]["ranks"], serde_json::json!([0]));
+    let other = String::from_utf8_lossy(&outputs[2].stderr);
+    let losses = &second["losses"];
+    assert_eq!(second["digest"]["ranks"], 2, "{losses}; {other}");
+    assert_eq!(losses[0]["ranks"], serde_json::json!([0]));
     let refused = run("refused", &["--kill-rank", "1", "--at-step", "2"]);
     let left: Vec<_> = fs::read_dir(cache.join("refused"))
         .into_iter()

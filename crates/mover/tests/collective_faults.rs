@@ -25,6 +25,9 @@ const FOREVER: Duration = Duration::from_secs(60);
 
 /// What a rank is told by the variables of its process.
 const PLACE: &str = "CROWFLY_TEST_COLLECTIVE";
+/// The stack of each thread of such a process: far more than it needs otherwise, and too much for the C library to
+/// keep for the next thread, so that memory can be given out without one more thread being had.
+const STACK: u64 = 128 << 20;
 
 /// Ranks as processes of this test's own program.
 struct Processes {
@@ -40,6 +43,8 @@ impl Processes {
             Command::new(std::env::current_exe().expect("a program"))
                 .args(["--exact", "a_rank_of_another_test", "--nocapture"])
                 .env(PLACE, place)
+                .env("RUST_MIN_STACK", STACK.to_string())
+                .env("MALLOC_ARENA_MAX", "1")
                 .stdout(Stdio::piped())
                 .stderr(Stdio::inherit())
                 .spawn()
@@ -115,12 +120,38 @@ fn a_rank_of_another_test() {
     }
 }
 
+/// Whether all other threads of this process sleep: those that were just started need memory of their own before.
+fn all_others_sleep() -> bool {
+    let own = rustix::thread::gettid().as_raw_nonzero().to_string();
+    let threads = std::fs::read_dir("/proc/self/task").expect("threads");
+    let mut others = threads
+        .map(|thread| thread.expect("a thread"))
+        .filter(|thread| thread.file_name() != own.as_str());
+    others.all(|thread| {
+        // One that has ended since needs nothing.
+        let stat = std::fs::read_to_string(thread.path().join("stat")).unwrap_or_default();
+        stat.rsplit_once(") ")
+            .is_none_or(|(_, rest)| rest.starts_with('S'))
+    })
+}
+
 /// From now on this process has too little room for another thread's stack.
 fn have_no_more_threads() {
+    let until = Instant::now() + FOREVER;
+    // Twice: one of them may have waited for something on its way.
+    let asleep = || {
+        all_others_sleep() && {
+            std::thread::sleep(Duration::from_millis(20));
+            all_others_sleep()
+        }
+    };
+    while !asleep() {
+        assert!(Instant::now() < until, "threads that never rest");
+    }
     let sizes = std::fs::read_to_string("/proc/self/statm").expect("sizes of this process");
     let pages = sizes.split_whitespace().next().expect("the whole");
     let pages: u64 = pages.parse().expect("a number");
-    let room = pages * rustix::param::page_size() as u64 + (1 << 20);
+    let room = pages * rustix::param::page_size() as u64 + STACK / 2;
     let limit = Rlimit {
         current: Some(room),
         maximum: Some(room),

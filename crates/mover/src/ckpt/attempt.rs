@@ -12,6 +12,7 @@ use std::fs;
 use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
+use std::sync::{Arc, OnceLock};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
@@ -28,6 +29,8 @@ use super::store::{
 
 mod merge;
 
+/// How long ranks wait for others at most once some are known to be lost.
+const HURRIED: Duration = Duration::from_secs(1);
 /// Where rank 0 says what it is about to save.
 const NOTICE: &str = "attempt.json";
 const NOTICE_SCHEMA: &str = "crowfly.checkpoint-attempt/1";
@@ -44,6 +47,22 @@ pub(super) struct Terms {
     pub session: String,
     pub replace: bool,
     pub patience: Duration,
+    pub hurry: Hurry,
+}
+
+/// Whether ranks are known to be lost, and since when: the others do not wait for each other much longer.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Hurry(Arc<OnceLock<Instant>>);
+
+impl Hurry {
+    pub(super) fn begin(&self) {
+        let _ = self.0.set(Instant::now());
+    }
+
+    fn is_over(&self) -> bool {
+        let since = self.0.get();
+        since.is_some_and(|since| since.elapsed() >= HURRIED)
+    }
 }
 
 #[derive(Debug, Serialize, Deserialize)]
@@ -82,21 +101,28 @@ pub(super) struct Attempt {
 struct Patience {
     began: Instant,
     most: Duration,
+    hurry: Hurry,
     pause: Duration,
 }
 
 impl Patience {
-    fn new(most: Duration) -> Self {
+    fn of(terms: &Terms) -> Self {
         Self {
             began: Instant::now(),
-            most,
+            most: terms.patience,
+            hurry: terms.hurry.clone(),
             pause: FIRST_LOOK,
         }
     }
 
+    /// How long it lasted.
+    fn waited(&self) -> Duration {
+        self.began.elapsed().min(self.most)
+    }
+
     /// Whether it is worth looking again; sleeps before it says so.
     fn lasts(&mut self) -> bool {
-        if self.began.elapsed() >= self.most {
+        if self.began.elapsed() >= self.most || self.hurry.is_over() {
             return false;
         }
         sleep(self.pause);
@@ -190,7 +216,7 @@ impl Attempt {
     }
 
     fn join(terms: Terms, disk: Disk) -> Result<Self, SaveError> {
-        let mut patience = Patience::new(terms.patience);
+        let mut patience = Patience::of(&terms);
         loop {
             if let Some(attempt) = Self::find(&terms, &disk)? {
                 return Ok(attempt);
@@ -201,7 +227,7 @@ impl Attempt {
                     step: terms.step,
                     session: terms.session.as_str().into(),
                     folder: terms.root,
-                    waited: terms.patience,
+                    waited: patience.waited(),
                 });
             }
         }
@@ -316,7 +342,7 @@ impl Attempt {
     }
 
     fn await_publication(&self) -> Result<(), SaveError> {
-        let mut patience = Patience::new(self.terms.patience);
+        let mut patience = Patience::of(&self.terms);
         loop {
             let live = is_live(&self.folder);
             // In this order: between the two looks it may have been published.
@@ -332,7 +358,7 @@ impl Attempt {
             if !patience.lasts() {
                 return Err(SaveError::NotPublished {
                     step: self.terms.step,
-                    waited: self.terms.patience,
+                    waited: patience.waited(),
                 });
             }
         }
@@ -340,14 +366,9 @@ impl Attempt {
 
     /// The notes of all ranks, as they come.
     fn gather(&self, mine: RankPart) -> Result<Vec<RankPart>, SaveError> {
-        let Terms {
-            step,
-            world,
-            patience,
-            ..
-        } = self.terms;
+        let Terms { step, world, .. } = self.terms;
         let mut parts = BTreeMap::from([(0, mine)]);
-        let mut patience_left = Patience::new(patience);
+        let mut patience = Patience::of(&self.terms);
         loop {
             let entries = fs::read_dir(&self.folder)
                 .and_then(Iterator::collect::<io::Result<Vec<_>>>)
@@ -368,12 +389,12 @@ impl Attempt {
             if parts.len() == world as usize {
                 return Ok(parts.into_values().collect());
             }
-            if !patience_left.lasts() {
+            if !patience.lasts() {
                 return Err(SaveError::RanksMissing {
                     step,
                     world,
                     missing: (1..world).filter(|r| !parts.contains_key(r)).collect(),
-                    waited: patience,
+                    waited: patience.waited(),
                 });
             }
         }

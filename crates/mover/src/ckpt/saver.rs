@@ -12,7 +12,7 @@ use crowfly_route::policy::Policy;
 use crowfly_route::receipt::CpuSeconds;
 use crowfly_route::units::Bytes;
 
-use super::attempt::Terms;
+use super::attempt::{Hurry, Terms};
 use super::disk::{Disk, Witness};
 use super::error::SaveError;
 use super::image::Image;
@@ -165,6 +165,7 @@ impl Drop for Promise {
 pub struct Pending {
     step: u64,
     outcome: Arc<Outcome>,
+    hurry: Hurry,
     stall_seconds: f64,
     fresh_bytes: Bytes,
 }
@@ -183,6 +184,12 @@ impl Pending {
     /// Whether [`Pending::wait`] returns at once.
     pub fn is_finished(&self) -> bool {
         !matches!(*self.outcome.slot(), Slot::Running)
+    }
+
+    /// Ranks that take part are known to be lost: this rank waits no longer than another second for what is to
+    /// come from others. It still writes its own part, and the checkpoint is published where nothing is missing.
+    pub fn hurry(&self) {
+        self.hurry.begin();
     }
 
     /// Waits until the checkpoint is published, durable, and visible to every rank.
@@ -290,6 +297,7 @@ impl Saver {
         let fresh = self.staging.prepare(slabs, image.len());
         let (filled, to_write) = mpsc::sync_channel(slabs.max(1));
         let (written, free) = mpsc::sync_channel(slabs.max(1) + there);
+        let hurry = Hurry::default();
         let job = Background {
             terms: Terms {
                 root: self.root.clone(),
@@ -299,6 +307,7 @@ impl Saver {
                 session: self.settings.session.clone(),
                 replace: self.settings.replace,
                 patience: self.settings.patience,
+                hurry: hurry.clone(),
             },
             settings: self.settings.clone(),
             disk: self.disk.clone(),
@@ -333,6 +342,7 @@ impl Saver {
         Ok(Pending {
             step,
             outcome,
+            hurry,
             stall_seconds: began.elapsed().as_secs_f64(),
             fresh_bytes: fresh,
         })

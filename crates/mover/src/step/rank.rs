@@ -366,7 +366,15 @@ impl Rank<'_> {
             CollectiveError::RanksLost(lost) => lost.iter().map(|lost| lost.rank).collect(),
             _ => Vec::new(),
         };
-        // What the others of the old group were saving ends before anybody looks for the latest step.
+        // What the others of the old group were saving ends before anybody looks for the latest step, and soon:
+        // those who were not saving wait meanwhile.
+        let saving = self
+            .saving
+            .as_ref()
+            .and_then(|saving| saving.pending.as_ref());
+        if let Some((pending, _)) = saving {
+            pending.hurry();
+        }
         self.settle()?;
         self.saving = None;
         self.crew.tell(Moment::Lost(Lost {

@@ -1,7 +1,7 @@
 //! Several ranks save one state together; any number of ranks restores it.
 
 use std::path::Path;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use crowfly_mover::checkpoint::dtype::Dtype;
 use crowfly_mover::checkpoint::select::RankSlice;
@@ -197,6 +197,33 @@ fn given_a_rank_that_never_comes_the_others_fail_in_time_and_nothing_is_publishe
         |rank| rank == 1,
     );
     assert!(matches!(&results[1], Some(Err(error)) if error.code() == "no-leader"));
+}
+
+/// How the save of one rank ends that hears at once that others are lost.
+fn hurried(root: &Path, rank: u32, world: u32) -> Result<SaveReceipt, SaveError> {
+    let began = Instant::now();
+    let slice = RankSlice::new(rank, world).expect("a rank");
+    let settings = SaverSettings::default();
+    let patience = settings.patience;
+    let mut saver = Saver::new(root, slice, settings).expect("a saver");
+    let pending = saver.save_async(7, &State::default()).expect("it is begun");
+    pending.hurry();
+    let ended = pending.wait();
+    assert!(began.elapsed() < patience / 10, "{:?}", began.elapsed());
+    ended
+}
+
+#[test]
+fn given_ranks_that_are_known_to_be_lost_the_others_do_not_wait_for_them_and_alone_one_publishes() {
+    let folder = folder();
+    let ended = |rank, world| hurried(folder.path(), rank, world).expect_err("one is missing");
+    assert_eq!(ended(1, 2).code(), "no-leader");
+    let error = ended(0, 3);
+    assert_eq!(error.code(), "ranks-missing");
+    assert!(!error.to_string().contains("600 s"), "{error}");
+    assert_eq!(names(folder.path()), [".crowfly-lock"]);
+    hurried(folder.path(), 0, 1).expect("nothing is missing");
+    assert_eq!(names(folder.path()), [".crowfly-lock", "step-7"]);
 }
 
 #[test]
