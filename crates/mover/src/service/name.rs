@@ -291,7 +291,9 @@ impl Location {
         let path = path.strip_suffix(b"/").unwrap_or(path);
         Ok(Self {
             server: server.to_owned(),
-            name: name_of(&String::from_utf8_lossy(name)).map_err(bad)?,
+            name: String::from_utf8_lossy(name)
+                .parse()
+                .map_err(|error: BadName| bad(error.why))?,
             path: RelativePath::of(&unescaped(path).map_err(named)?).map_err(named)?,
             folder: below.ends_with(b"/"),
         })
@@ -302,10 +304,6 @@ impl Location {
         let host = self.server.rsplit_once(':').map_or("", |(host, _)| host);
         host.trim_start_matches('[').trim_end_matches(']')
     }
-}
-
-fn name_of(text: &str) -> Result<Name, &'static str> {
-    text.parse().map_err(|error: BadName| error.why)
 }
 
 /// What is wrong with an address, `HOST:PORT`, before anything is looked up; `None` where nothing is.
