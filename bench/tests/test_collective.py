@@ -77,7 +77,7 @@ class AJudgement(unittest.TestCase):
         self.assertEqual((rate.value, rate.met, rate.rounds), (2.0, True, 3))
 
     def test_takes_bare_sockets_for_no_peer(self):
-        bare = Contender(contenders.BARE, contenders.BARE, "tcp", (), ranks=2)
+        bare = Contender("bare sockets", contenders.BARE, "tcp", (), ranks=2)
         ways = [contender("crowfly", "tcp"), contender("Open MPI", "tcp"), bare]
         rounds = {"crowfly tcp": [turn(MIB, 1.0)] * 3, "Open MPI tcp": [turn(MIB, 2.0)] * 3, bare.name: [turn(MIB, 0.5, 0.5)] * 3}
         found = {v.what: v.value for v in judgement.judge(ways, rounds, [MIB])}

@@ -1,5 +1,5 @@
 """The programs that take turns: crowfly by shared memory and by TCP, Open MPI by the same, and Gloo, which has TCP alone. Beside
-them, for two ranks, what bare sockets do that carry the same bytes.
+them, for two ranks, what is left to win: bare sockets that carry the same bytes, and bare copies by memory that both have.
 
 Each runs all sizes in one go and answers a `Figure` for each.
 """
@@ -16,8 +16,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
-#: The contender that is no peer: nothing that reduces by sockets gets far past it.
-BARE = "bare sockets"
+#: The kind of those that are no peers: nothing that reduces by such means gets far past them.
+BARE = "bare"
+#: Their programs and paths.
+BARES = {"sockets": "tcp", "copies": "shm"}
 TIME_LIMIT_S = 240
 
 #: What Open MPI goes by: the byte transfer layers for a path, over loopback where there is a choice.
@@ -117,11 +119,12 @@ def find(program: str, python: Path, crowded: bool = False) -> tuple[list[Conten
                 found.append(Contender(f"Open MPI {path}{word}", "Open MPI", path, command))
     else:
         missing.append("Open MPI (Debian: openmpi-bin libopenmpi-dev)")
-    bare = built(["cc"], "sockets")
-    if bare:
-        found.append(Contender(BARE, BARE, "tcp", (bare,), ranks=2))
-    else:
-        missing.append(f"{BARE} (a C compiler)")
+    for what, path in BARES.items():
+        bare = built(["cc"], what)
+        if bare:
+            found.append(Contender(f"{BARE} {what}", BARE, path, (bare,), ranks=2))
+        else:
+            missing.append(f"{BARE} {what} (a C compiler)")
     if python.exists():
         gloo = (str(python), str(HERE / "gloo.py"), "{ranks}")
         found.append(Contender("Gloo", "Gloo", "tcp", gloo))

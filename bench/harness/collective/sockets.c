@@ -5,44 +5,19 @@
  *     sockets SECONDS BYTES...
  *
  * Prints one JSON object a size, as mpi.c does. */
-#define _GNU_SOURCE
+#include "bare.h"
+
 #include <arpa/inet.h>
 #include <errno.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
-#include <sched.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <sys/resource.h>
 #include <sys/socket.h>
-#include <time.h>
 #include <unistd.h>
 
-#define MOST_CALLS 100000
 /* What is reduced at a time, out of a core's nearest cache. */
 #define BLOCK (16 << 10)
 
 static int line;
-
-static double now(void) {
-    struct timespec time;
-    clock_gettime(CLOCK_MONOTONIC, &time);
-    return time.tv_sec + 1e-9 * time.tv_nsec;
-}
-
-static double cpu_seconds(void) {
-    struct rusage usage;
-    getrusage(RUSAGE_SELF, &usage);
-    return usage.ru_utime.tv_sec + usage.ru_stime.tv_sec + 1e-6 * (usage.ru_utime.tv_usec + usage.ru_stime.tv_usec);
-}
-
-static void fail(const char *what) {
-    perror(what);
-    exit(1);
-}
-
-static float value(int rank, size_t at) { return (float)((rank * 7 + at * 3) % 5); }
 
 /* Sends and receives at once; what comes is added to `sum`, where there is one. */
 static void exchange(const char *out, size_t out_bytes, char *in, size_t in_bytes, float *sum) {
@@ -75,7 +50,6 @@ static void call(int rank, char *data, char *scratch, size_t bytes) {
     exchange(parts[rank], sizes[rank], parts[!rank], sizes[!rank], NULL);
 }
 
-/* The greater, or the sum, of a number of both. */
 static double both(double mine, int sum) {
     double theirs;
     exchange((char *)&mine, sizeof mine, (char *)&theirs, sizeof theirs, NULL);
@@ -83,10 +57,7 @@ static double both(double mine, int sum) {
 }
 
 int main(int argc, char **argv) {
-    if (argc < 3) {
-        fprintf(stderr, "usage: %s SECONDS BYTES...\n", argv[0]);
-        return 64;
-    }
+    usage(argc, argv);
     struct sockaddr_in here = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
     socklen_t length = sizeof here;
     int door = socket(AF_INET, SOCK_STREAM, 0);
@@ -100,37 +71,6 @@ int main(int argc, char **argv) {
     int on = 1;
     setsockopt(line, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
     setsockopt(line, IPPROTO_TCP, TCP_CONGESTION, "cubic", 5);
-    cpu_set_t own;
-    CPU_ZERO(&own);
-    CPU_SET(rank, &own);
-    sched_setaffinity(0, sizeof own, &own);
-    for (int arg = 2; arg < argc; arg++) {
-        const size_t bytes = strtoull(argv[arg], NULL, 10), count = bytes / sizeof(float);
-        float *data = malloc(bytes);
-        char *scratch = malloc(bytes);
-        if (!data || !scratch) fail("memory");
-        for (size_t at = 0; at < count; at++) data[at] = value(rank, at);
-        call(rank, (char *)data, scratch, bytes);
-        double wrong = 0;
-        for (size_t at = 0; at < count; at++) wrong += data[at] != value(0, at) + value(1, at);
-        memset(data, 0, bytes);
-        both(0, 0);
-        double began = now();
-        call(rank, (char *)data, scratch, bytes);
-        double calls = atof(argv[1]) / both(now() - began, 0);
-        long count_calls = calls > MOST_CALLS ? MOST_CALLS : calls < 1 ? 1 : (long)calls;
-        both(0, 0);
-        double spent = cpu_seconds();
-        began = now();
-        for (long i = 0; i < count_calls; i++) call(rank, (char *)data, scratch, bytes);
-        double took = both(now() - began, 0);
-        spent = both(cpu_seconds() - spent, 1);
-        wrong = both(wrong, 1);
-        if (!rank)
-            printf("{\"bytes\": %zu, \"calls\": %ld, \"seconds\": %.9g, \"cpu_seconds\": %.9g, \"wrong\": %.0f}\n", bytes,
-                   count_calls, took / count_calls, spent / count_calls, wrong);
-        free(data);
-        free(scratch);
-    }
+    measure(rank, argc, argv);
     return 0;
 }

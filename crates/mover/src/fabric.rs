@@ -77,7 +77,7 @@ pub use group::{Group, Part};
 pub use identity::{BadKey, Incarnation, SharedKey};
 pub use interfaces::{LineRate, Reachable, reachable};
 pub use memory::{Backing, Buffer, Keeper};
-pub(crate) use memory::{Caches, ask_for, copy_slice, zip_slices};
+pub(crate) use memory::{Caches, Everywhere, ask_for, copy_slice, merge, zip_slices};
 pub use nics::{BadFilter, MAX_FILTER, NicFilter};
 pub use node::Fabric;
 pub(crate) use node::{Awaited, Stream, Token};

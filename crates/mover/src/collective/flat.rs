@@ -21,7 +21,6 @@ use super::error::CollectiveError;
 use super::patience::{Patience, Rest};
 use crate::fabric::{Backing, Caches};
 pub(super) use post::ALONE;
-use rule::First;
 pub(crate) use rule::Rule;
 
 /// The boards of all ranks of a host, and how far this rank has come.
@@ -107,7 +106,7 @@ impl Flat {
     fn fold(&mut self, rule: Rule, offset: usize, out: &mut [u8]) {
         let at = self.layout.board(self.block) + offset;
         let boards = self.boards.iter().map(AsRef::as_ref);
-        rule.reduce(out, First::Board, boards, at, |_, _| {});
+        rule.reduce(out, boards, at);
         self.taken += (out.len() * (self.ranks() - 1)) as u64;
     }
 

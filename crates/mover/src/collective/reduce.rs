@@ -18,6 +18,7 @@ use std::str::FromStr;
 use serde::Serialize;
 
 use super::element::Element;
+use crate::fabric::Everywhere;
 pub(crate) use half::{narrow, widen};
 use kernel::Scalar;
 pub(crate) use kernel::With;
@@ -133,6 +134,37 @@ pub(crate) fn fold(element: Element, reduction: Reduction, into: &mut [u8], with
 pub(crate) fn finish(element: Element, reduction: Reduction, numbers: &mut [u8], ranks: usize) {
     if reduction == Reduction::Mean && ranks > 1 {
         each!(element, divide_as::<_>(numbers, ranks));
+    }
+}
+
+/// Takes the numbers of all places together, in their order, finishes them as of `ranks` ranks, and puts the
+/// result in every place.
+pub(crate) fn fold_everywhere(
+    element: Element,
+    reduction: Reduction,
+    all: Everywhere<'_>,
+    ranks: usize,
+) {
+    each!(element, fold_everywhere_as::<_>(reduction, all, ranks));
+}
+
+fn fold_everywhere_as<T: Scalar<N>, const N: usize>(
+    reduction: Reduction,
+    all: Everywhere<'_>,
+    ranks: usize,
+) {
+    let same = |number| number;
+    match reduction {
+        Reduction::Sum => kernel::fold_everywhere::<T, N>(all, T::add, same),
+        Reduction::Mean => {
+            kernel::fold_everywhere::<T, N>(all, T::add, |sum: T| sum.divide(ranks));
+        }
+        Reduction::Min => kernel::fold_everywhere::<T, N>(all, T::least, same),
+        Reduction::Max => kernel::fold_everywhere::<T, N>(all, T::greatest, same),
+        Reduction::Product => kernel::fold_everywhere::<T, N>(all, T::multiply, same),
+        Reduction::And => kernel::fold_bits_everywhere::<N>(all, |one, other| one & other),
+        Reduction::Or => kernel::fold_bits_everywhere::<N>(all, |one, other| one | other),
+        Reduction::Xor => kernel::fold_bits_everywhere::<N>(all, |one, other| one ^ other),
     }
 }
 

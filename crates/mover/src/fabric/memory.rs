@@ -30,6 +30,7 @@ mod copy;
 mod device;
 mod duo;
 pub(crate) mod gather;
+mod merge;
 mod shared;
 mod zip;
 
@@ -39,6 +40,7 @@ pub use buffer::Buffer;
 pub(crate) use copy::{Caches, copy_slice};
 pub(in crate::fabric) use device::Fault;
 pub(crate) use duo::{Duo, second};
+pub(crate) use merge::{Everywhere, merge};
 pub(crate) use zip::zip_slices;
 
 /// Keeps foreign memory alive.

@@ -7,12 +7,11 @@ use std::sync::Arc;
 
 use super::Flat;
 use super::post::ALONE;
-use super::rule::{First, Rule};
+use super::rule::Rule;
 use super::stream::part;
 use crate::collective::error::CollectiveError;
-use crate::collective::execute::BLOCK;
 use crate::collective::patience::Patience;
-use crate::fabric::{Backing, Caches};
+use crate::fabric::{Backing, Caches, Everywhere};
 
 /// Up to this many bytes of a rank two copies take less time than a wait.
 const FEW: usize = 4096;
@@ -41,21 +40,13 @@ impl Flat {
         }
         self.open(patience)?;
         let own = part(range.len(), self.me, self.ranks());
-        // What is worked on fits a core's nearest cache, whatever the buffers do.
-        let mut piece = [0; BLOCK / 2];
-        let (mut at, end) = (range.start + own.start, range.start + own.end);
-        while at < end {
-            let len = piece.len().min(end - at);
-            let (piece, _) = piece.split_at_mut(len);
-            let all = || buffers.iter().map(AsRef::as_ref);
-            rule.reduce(piece, First::Board, all(), at, |_, piece| {
-                // Nobody but this rank touches this part of any buffer before all have met.
-                for buffer in all() {
-                    buffer.copy_in(at, piece, Caches::Keep);
-                }
-            });
-            at += len;
-        }
+        // Nobody but this rank touches this part of any buffer before all have met.
+        rule.reduce_everywhere(Everywhere {
+            memories: buffers,
+            offset: range.start + own.start,
+            len: own.len(),
+            instead: None,
+        });
         self.taken += (own.len() * (self.ranks() - 1)) as u64;
         self.meet(patience)?;
         // What others wrote into this rank's buffer.

@@ -4,7 +4,7 @@
 //! Posts come in pairs that are used in turn. Who sees all others' posts of a call knows that they are
 //! through with everything before it, so the post before the last is free.
 
-use super::rule::{First, Rule};
+use super::rule::Rule;
 use super::{Flat, others};
 use crate::collective::arena::{POST, look_up, put_up};
 use crate::collective::call::Call;
@@ -35,7 +35,7 @@ impl Flat {
             patience.same(rank, number, &call)?;
         }
         let boards = self.boards.iter().map(AsRef::as_ref);
-        rule.reduce(data, First::Board, boards, at, |_, _| {});
+        rule.reduce(data, boards, at);
         self.taken += (data.len() * (self.ranks() - 1)) as u64;
         Ok(())
     }

@@ -21,7 +21,7 @@ use crate::collective::error::CollectiveError;
 use crate::collective::patience::{Patience, Rest};
 use crate::collective::schedule::share;
 use crate::collective::shared::SHARED_ALIGNMENT;
-use crate::fabric::Caches;
+use crate::fabric::{Caches, Everywhere};
 
 /// Shares begin at multiples of this many bytes, a cache line and whole numbers of every kind.
 const UNIT: usize = SHARED_ALIGNMENT;
@@ -164,13 +164,15 @@ impl Flat {
         let from = self.layout.block(blocks.before + at, blocks.most);
         let block = blocks.block(at);
         let own = part(block.len(), self.me, self.ranks());
-        let from = from + own.start;
-        let boards = others(self.me, self.ranks()).filter_map(|rank| self.boards.get(rank));
-        let boards = boards.map(AsRef::as_ref);
-        if let Some(share) = block.get_mut(own) {
+        self.taken += (own.len() * (self.ranks() - 1)) as u64;
+        if let Some(share) = block.get_mut(own.clone()) {
             // Nobody but this rank touches this part of any board before it is told.
-            rule.reduce_in_all(share, boards, from);
-            self.taken += (share.len() * (self.ranks() - 1)) as u64;
+            rule.reduce_everywhere(Everywhere {
+                memories: &self.boards,
+                offset: from + own.start,
+                len: own.len(),
+                instead: Some((self.me, share)),
+            });
         }
     }
 

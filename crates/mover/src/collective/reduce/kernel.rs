@@ -1,6 +1,6 @@
 //! One number, and the loop over many.
 
-use crate::fabric::{Backing, zip_slices};
+use crate::fabric::{Backing, Everywhere, merge, zip_slices};
 
 /// A number of `N` bytes.
 pub(super) trait Scalar<const N: usize>: Copy {
@@ -20,8 +20,6 @@ pub(crate) enum With<'a> {
     Slice(&'a [u8]),
     /// From an offset on in memory that other ranks write into.
     Shared(&'a Backing, usize),
-    /// The same, and the result is to be there as well.
-    Both(&'a Backing, usize),
 }
 
 #[inline]
@@ -42,13 +40,38 @@ pub(super) fn fold_bits<const N: usize>(
     with: With<'_>,
     of: impl Fn(u8, u8) -> u8,
 ) {
-    zip(into, with, |one: [u8; N], other| {
+    zip(into, with, bitwise::<N>(of));
+}
+
+fn bitwise<const N: usize>(of: impl Fn(u8, u8) -> u8) -> impl Fn([u8; N], [u8; N]) -> [u8; N] {
+    move |one, other| {
         let mut bytes = one;
         for (byte, other) in bytes.iter_mut().zip(other) {
             *byte = of(*byte, other);
         }
         bytes
-    });
+    }
+}
+
+/// Takes the numbers of all places together, in their order, and puts `last` of that in each of them.
+#[inline]
+pub(super) fn fold_everywhere<T: Scalar<N>, const N: usize>(
+    all: Everywhere<'_>,
+    of: impl Fn(T, T) -> T,
+    last: impl Fn(T) -> T,
+) {
+    // Where a memory is shorter than the group laid it out nothing is done, as in `zip`.
+    merge::<N>(
+        all,
+        |one, other| of(T::load(one), T::load(other)).store(),
+        |number| last(T::load(number)).store(),
+    );
+}
+
+/// The same of bits.
+#[inline]
+pub(super) fn fold_bits_everywhere<const N: usize>(all: Everywhere<'_>, of: impl Fn(u8, u8) -> u8) {
+    merge::<N>(all, bitwise::<N>(of), |bytes| bytes);
 }
 
 #[inline]
@@ -58,9 +81,6 @@ fn zip<const N: usize>(into: &mut [u8], with: With<'_>, of: impl Fn([u8; N], [u8
         // Where the memory is shorter than the group laid it out nothing is taken from it.
         With::Shared(memory, offset) => {
             memory.zip_into::<N>(offset, into, of);
-        }
-        With::Both(memory, offset) => {
-            memory.zip_both::<N>(offset, into, of);
         }
     }
 }

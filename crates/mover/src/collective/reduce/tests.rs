@@ -1,6 +1,7 @@
 use proptest::prelude::*;
 
 use super::*;
+use crate::fabric::{Buffer, Caches};
 
 /// The value of a half's bits, by the definition of the format.
 fn value(element: Element, bits: u16) -> f64 {
@@ -245,7 +246,21 @@ proptest! {
         let size = element.size();
         let singles = left.chunks(size).zip(right.chunks(size));
         let wanted: Vec<u8> = singles.flat_map(|(a, b)| scalar(element, reduction, a, b)).collect();
-        prop_assert_eq!(folded, wanted, "{} {}", element, reduction);
+        prop_assert_eq!(&folded, &wanted, "{} {}", element, reduction);
+        let memories = [&left, &right].map(|numbers| {
+            let memory = Buffer::zeroed(numbers.len().max(1), None).expect("memory").into_backing();
+            assert!(memory.copy_in(0, numbers, Caches::Keep));
+            memory
+        });
+        let all = Everywhere { memories: &memories, offset: 0, len: wanted.len(), instead: None };
+        fold_everywhere(element, reduction, all, 2);
+        let mut finished = wanted;
+        finish(element, reduction, &mut finished, 2);
+        for memory in memories {
+            let mut there = vec![0; finished.len()];
+            assert!(memory.copy_out(0, &mut there, Caches::Keep));
+            prop_assert_eq!(&there, &finished, "{} {} everywhere", element, reduction);
+        }
     }
 }
 

@@ -15,9 +15,9 @@ pub(crate) fn ask_for(bytes: &[u8]) {
     for line in bytes.chunks(LINE) {
         #[cfg(target_arch = "x86_64")]
         {
-            use std::arch::x86_64::{_MM_HINT_T1, _mm_prefetch};
+            use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
             // SAFETY: every x86-64 has SSE, and a prefetch is a hint.
-            unsafe { _mm_prefetch::<_MM_HINT_T1>(line.as_ptr().cast()) };
+            unsafe { _mm_prefetch::<_MM_HINT_T0>(line.as_ptr().cast()) };
         }
         #[cfg(not(target_arch = "x86_64"))]
         let _ = line;

@@ -1,5 +1,5 @@
 //! Working numbers out of two pieces of memory of which one may be shared: number by number, without
-//! a copy in between, and with the result in one or in both.
+//! a copy in between.
 //!
 //! The loop is compiled twice, for any processor and for one with wider registers, and the processor
 //! is asked once.
@@ -22,29 +22,12 @@ impl Backing {
         };
         // SAFETY: `into.len()` bytes from `with` on lie inside the mapping as checked; no references to
         // registered memory exist, so the slice lies elsewhere. Nothing is written there.
-        unsafe { zip::<N, false>(into.as_mut_ptr(), with, into.len() / N, of) };
-        true
-    }
-
-    /// The same, with the result in this memory as well; nothing is changed, either, where it may only
-    /// be read.
-    pub(crate) fn zip_both<const N: usize>(
-        &self,
-        offset: usize,
-        into: &mut [u8],
-        of: impl Fn([u8; N], [u8; N]) -> [u8; N],
-    ) -> bool {
-        let inside = self.place_of(offset, into.len());
-        let Some(with) = inside.filter(|_| self.writable && self.is_host()) else {
-            return false;
-        };
-        // SAFETY: as in `zip_into`, and the mapping may be written to.
-        unsafe { zip::<N, true>(into.as_mut_ptr(), with, into.len() / N, of) };
+        unsafe { zip::<N>(into.as_mut_ptr(), with, into.len() / N, of) };
         true
     }
 
     /// Where so many bytes from `offset` on are; `None` where they do not lie inside.
-    fn place_of(&self, offset: usize, len: usize) -> Option<*mut u8> {
+    pub(super) fn place_of(&self, offset: usize, len: usize) -> Option<*mut u8> {
         let end = offset.checked_add(len)?;
         (end <= self.len).then(|| self.base.as_ptr().wrapping_add(offset))
     }
@@ -57,50 +40,49 @@ pub(crate) fn zip_slices<const N: usize>(
     of: impl Fn([u8; N], [u8; N]) -> [u8; N],
 ) {
     let count = into.len().min(with.len()) / N;
-    let (into, with) = (into.as_mut_ptr(), with.as_ptr().cast_mut());
+    let (into, with) = (into.as_mut_ptr(), with.as_ptr());
     // SAFETY: both slices have at least `count` numbers, and one is borrowed mutably. Nothing is written
     // to the other.
-    unsafe { zip::<N, false>(into, with, count, of) };
+    unsafe { zip::<N>(into, with, count, of) };
 }
 
 /// # Safety
-/// `count` numbers of `N` bytes can be read and written at `into` and read at `with`, with `BOTH` written as
-/// well, and the two do not overlap.
-unsafe fn zip<const N: usize, const BOTH: bool>(
+/// `count` numbers of `N` bytes can be read and written at `into` and read at `with`, and the two do not overlap.
+unsafe fn zip<const N: usize>(
     into: *mut u8,
-    with: *mut u8,
+    with: *const u8,
     count: usize,
     of: impl Fn([u8; N], [u8; N]) -> [u8; N],
 ) {
     #[cfg(target_arch = "x86_64")]
     if std::arch::is_x86_feature_detected!("avx2") {
         // SAFETY: the processor has AVX2, and the rest is promised by the caller.
-        return unsafe { zip_in_wide_registers::<N, BOTH>(into, with, count, of) };
+        return unsafe { zip_in_wide_registers::<N>(into, with, count, of) };
     }
     // SAFETY: promised by the caller.
-    unsafe { zip_each::<N, BOTH>(into, with, count, of) }
+    unsafe { zip_each::<N>(into, with, count, of) }
 }
 
 /// # Safety
 /// As for [`zip`], on a processor with AVX2.
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx2")]
-unsafe fn zip_in_wide_registers<const N: usize, const BOTH: bool>(
+unsafe fn zip_in_wide_registers<const N: usize>(
     into: *mut u8,
-    with: *mut u8,
+    with: *const u8,
     count: usize,
     of: impl Fn([u8; N], [u8; N]) -> [u8; N],
 ) {
     // SAFETY: promised by the caller.
-    unsafe { zip_each::<N, BOTH>(into, with, count, of) }
+    unsafe { zip_each::<N>(into, with, count, of) }
 }
 
 /// # Safety
 /// As for [`zip`].
 #[inline(always)]
-unsafe fn zip_each<const N: usize, const BOTH: bool>(
+unsafe fn zip_each<const N: usize>(
     into: *mut u8,
-    with: *mut u8,
+    with: *const u8,
     count: usize,
     of: impl Fn([u8; N], [u8; N]) -> [u8; N],
 ) {
@@ -112,9 +94,6 @@ unsafe fn zip_each<const N: usize, const BOTH: bool>(
             let (to, other) = (into.add(at), with.add(at));
             let result = of(to.read(), other.read());
             to.write(result);
-            if BOTH {
-                other.write(result);
-            }
         }
     };
     let each = STRETCH / N;
@@ -157,25 +136,5 @@ mod tests {
         let mut there = [0; 80];
         assert!(memory.copy_out(0, &mut there, Caches::Keep));
         assert_eq!(there[3..], [2; 77], "as it was");
-    }
-
-    #[test]
-    fn a_result_in_both_memories_is_the_same_in_both_and_nowhere_else() {
-        let memory = Buffer::zeroed(80, None).expect("memory").into_backing();
-        assert!(memory.copy_in(0, &[2; 80], Caches::Keep));
-        let mut into = vec![5; 70];
-        assert!(memory.zip_both(4, &mut into, sum));
-        assert_eq!(into, [7; 70]);
-        let mut there = [0; 80];
-        assert!(memory.copy_out(0, &mut there, Caches::Keep));
-        assert_eq!(
-            (&there[..4], &there[4..74], &there[74..]),
-            (&[2; 4][..], &[7; 70][..], &[2; 6][..])
-        );
-        assert!(!memory.zip_both(11, &mut into, sum));
-        let file = rustix::io::dup(memory.file().expect("a memory file")).expect("dup");
-        let read_only = crate::fabric::Backing::map(file, 80, false).expect("mapped");
-        assert!(!read_only.zip_both(0, &mut into, sum));
-        assert_eq!(into, [7; 70]);
     }
 }
