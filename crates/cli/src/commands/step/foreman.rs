@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 
 use crowfly_mover::fabric::SharedKey;
 use crowfly_mover::step::{MAX_LOSSES, Moment, Order, Recovery};
+use rustix::process::Signal;
 
 use super::Way;
 use super::hand::{Brief, Said, Word};
@@ -24,6 +25,17 @@ use crate::output::Output;
 const GLANCE: Duration = Duration::from_millis(50);
 /// How long ranks may take to end once they are through.
 const FAREWELL: Duration = Duration::from_secs(5);
+/// Signals by which a program ends itself. One in its place would end as it did, and others may not have
+/// met it yet, so that they would not hear of the loss.
+const OWN_FAULT: [Signal; 7] = [
+    Signal::ABORT,
+    Signal::BUS,
+    Signal::FPE,
+    Signal::ILL,
+    Signal::SEGV,
+    Signal::SYS,
+    Signal::TRAP,
+];
 /// The folder in which ranks find each other, in the folder of the run.
 const MEET: &str = "meet";
 
@@ -229,6 +241,9 @@ impl Foreman<'_> {
             let exit = known(exit.unwrap_or_default());
             return Err(Failure::new("step-rank-failed", exit, what));
         };
+        if OWN_FAULT.iter().any(|own| own.as_raw() == signal) {
+            return Err(own_fault(rank, signal));
+        }
         worker.state = State::Gone;
         worker.stdin = None;
         self.log.killed(rank, signal);
@@ -295,6 +310,18 @@ impl Foreman<'_> {
     }
 }
 
+/// A rank that ended itself.
+fn own_fault(rank: usize, signal: i32) -> Failure {
+    let what = format!("rank {rank} ended itself by signal {signal}");
+    if signal == Signal::ABORT.as_raw() {
+        // As a program in Rust does where it gets not even a few bytes.
+        return Failure::new("step-rank-failed", Exit::Unavailable, what).hint(
+            "it got no more memory, most likely: see `ulimit -v` and the limit of its control group",
+        );
+    }
+    Failure::new("step-rank-failed", Exit::Io, what)
+}
+
 /// Ranks that neither compute nor have heard that others are lost, or have lost them.
 fn silence(ranks: &[usize], patience: Duration) -> Failure {
     let (noun, verb) = match ranks.len() {
@@ -339,6 +366,18 @@ mod tests {
     use super::*;
     use crate::commands::reason::{OF_OTHERS, Reason};
 
+    /// A rank that a signal ended.
+    fn ended_by(signal: i32) -> Worker {
+        let mut kill = Command::new("sh");
+        let kill = kill.args(["-c", &format!("ulimit -c 0; kill -{signal} $$")]);
+        Worker {
+            child: kill.spawn().expect("it starts"),
+            stdin: None,
+            state: State::Working,
+            heard: Instant::now(),
+        }
+    }
+
     /// A run of two ranks that both work, one of them to be ended by nobody but itself.
     fn two_ranks<'a>(order: &'a Order) -> Foreman<'a> {
         let worker = || {
@@ -382,6 +421,32 @@ mod tests {
             hint: None,
             exit: exit.status(),
         }))
+    }
+
+    #[test]
+    fn given_a_rank_that_ends_itself_the_run_ends_at_once_and_given_one_that_is_killed_it_goes_on()
+    {
+        let order = order();
+        for signal in OWN_FAULT.map(Signal::as_raw) {
+            let aborted = signal == Signal::ABORT.as_raw();
+            let mut foreman = two_ranks(&order);
+            foreman.workers[0] = ended_by(signal);
+            let own = foreman.hear(0, Heard::Silent).expect_err("its own fault");
+            let exit = if aborted { Exit::Unavailable } else { Exit::Io };
+            assert_eq!((own.code(), own.exit()), ("step-rank-failed", exit));
+            let told = format!("rank 0 ended itself by signal {signal}");
+            assert_eq!(own.message(), told);
+            let of_memory = own
+                .hint_text()
+                .is_some_and(|hint| hint.contains("`ulimit -v`"));
+            assert_eq!(of_memory, aborted);
+        }
+        for signal in [Signal::KILL, Signal::TERM].map(Signal::as_raw) {
+            let mut foreman = two_ranks(&order);
+            foreman.workers[0] = ended_by(signal);
+            foreman.hear(0, Heard::Silent).expect("another is started");
+            assert_eq!(foreman.workers[0].state, State::Gone);
+        }
     }
 
     #[test]
