@@ -293,31 +293,57 @@ fn results_are_the_same_bits_at_all_ranks_and_each_time() {
 
 #[test]
 fn sums_in_single_precision_are_rounded_once() {
-    // 1 + 2^-8 + 2^-8: in bfloat16 each half of the last place is lost, together they are not.
-    let last = |group: &mut Group, wide: bool, algorithm| {
-        let value = if group.rank() == 0 {
-            1f32
-        } else {
-            2f32.powi(-8)
+    // 1 + 2^-8 + 2^-8: in bfloat16 each half of the last place is lost, together they are not. Few numbers
+    // go by posts, many block by block, and those in the group's memory where they lie.
+    let bits = |value: f32| ((value.to_bits() >> 16) as u16).to_le_bytes();
+    for count in [1, 70_001] {
+        let own = move |group: &Group| match group.rank() {
+            0 => bits(1.0).repeat(count),
+            _ => bits(2f32.powi(-8)).repeat(count),
         };
-        let mut data = ((value.to_bits() >> 16) as u16).to_le_bytes();
-        let options = if wide {
-            SOON.by(algorithm).in_single_precision()
-        } else {
-            SOON.by(algorithm)
-        };
-        group
-            .all_reduce(&mut data, Element::Bf16, Reduction::Sum, options)
-            .expect("reduced");
-        f32::from_bits(u32::from(u16::from_le_bytes(data)) << 16)
-    };
-    let results = ranks(3, Spread::Shared, move |group| {
-        let ways = [Algorithm::Flat, Algorithm::Ring];
-        ways.map(|way| (last(group, false, way), last(group, true, way)))
-    });
-    for [flat, ring] in results {
-        assert_eq!(flat, (1.0, 1.0 + 2f32.powi(-7)));
-        assert_eq!(ring.1, flat.1);
+        let results = ranks(3, Spread::Shared, move |group| {
+            let mut all = Vec::new();
+            for way in [Algorithm::Flat, Algorithm::Ring] {
+                let narrow = SOON.by(way);
+                for options in [narrow, narrow.in_single_precision()] {
+                    let mut data = own(group);
+                    group
+                        .all_reduce(&mut data, Element::Bf16, Reduction::Sum, options)
+                        .expect("reduced");
+                    all.push(data);
+                }
+            }
+            for options in [SOON, SOON.in_single_precision()] {
+                let mut data = own(group);
+                let mut buffer = group.buffer(data.len(), SOON).expect("a buffer");
+                buffer.write(0, &data).expect("inside");
+                group
+                    .all_reduce_in(
+                        &mut buffer,
+                        0..data.len(),
+                        Element::Bf16,
+                        Reduction::Sum,
+                        options,
+                    )
+                    .expect("reduced");
+                buffer.read(0, &mut data).expect("inside");
+                all.push(data);
+            }
+            all
+        });
+        let (lost, kept) = (
+            bits(1.0).repeat(count),
+            bits(1.0 + 2f32.powi(-7)).repeat(count),
+        );
+        for all in results {
+            let [flat, flat_wide, _, ring_wide, there, there_wide] = all.try_into().expect("six");
+            let wide: [Vec<u8>; 3] = [flat_wide, ring_wide, there_wide];
+            assert!(wide.iter().all(|sums| *sums == kept), "{count} wide");
+            assert!(
+                [flat, there].iter().all(|sums| *sums == lost),
+                "{count} narrow"
+            );
+        }
     }
 }
 
