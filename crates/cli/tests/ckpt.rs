@@ -267,9 +267,11 @@ fn given_a_format_without_checksums_verify_says_that_it_cannot_tell() {
         (3, &json!("dcp"))
     );
     assert_eq!(verdict["checkpoints"][0]["state"], "unsure");
+    // Where lines end depends on how long the name of this folder is.
     let shown = text(&["verify"], &[&dcp]);
+    let shown = shown.split_whitespace().collect::<Vec<_>>().join(" ");
     assert!(shown.starts_with("unsure: no checksums for "), "{shown}");
-    assert!(shown.trim_end().ends_with("(3 tensors, dcp)"), "{shown}");
+    assert!(shown.ends_with("(3 tensors, dcp)"), "{shown}");
     let (listed, _) = answer(&["ls"], &[&dcp]);
     assert_eq!(listed["checkpoints"][0]["tensors"], 3);
 }
