@@ -30,7 +30,11 @@ static int me;
 static unsigned long before, turn;
 
 static void await(atomic_ulong *word, unsigned long goal) {
-    while (atomic_load_explicit(word, memory_order_acquire) < goal) __builtin_ia32_pause();
+    while (atomic_load_explicit(word, memory_order_acquire) < goal) {
+#ifdef __x86_64__
+        __builtin_ia32_pause();
+#endif
+    }
 }
 
 static void meet(void) {

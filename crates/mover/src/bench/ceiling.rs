@@ -54,8 +54,8 @@ pub fn copies(
 }
 
 /// The rate at which `threads` threads read and write `bytes` once, again and again for `time`: from
-/// one piece of memory to another or in place, in one place or in two at once, whichever is fastest. Nothing that works on memory and
-/// changes all of it is faster than that.
+/// one piece of memory to another or in place, in one place or in two at once, whichever is fastest.
+/// What works on memory and changes all of it is hardly faster than that.
 ///
 /// # Errors
 /// When the system gives no threads or no memory.

@@ -313,13 +313,12 @@ impl Foreman<'_> {
 /// A rank that ended itself.
 fn own_fault(rank: usize, signal: i32) -> Failure {
     let what = format!("rank {rank} ended itself by signal {signal}");
-    if signal == Signal::ABORT.as_raw() {
-        // As a program in Rust does where it gets not even a few bytes.
-        return Failure::new("step-rank-failed", Exit::Unavailable, what).hint(
-            "it got no more memory, most likely: see `ulimit -v` and the limit of its control group",
-        );
-    }
-    Failure::new("step-rank-failed", Exit::Io, what)
+    // As a program in Rust does where it gets not even a few bytes.
+    let aborted = signal == Signal::ABORT.as_raw();
+    let exit = if aborted { Exit::Unavailable } else { Exit::Io };
+    let hint =
+        "it got no more memory, most likely: see `ulimit -v` and the limit of its control group";
+    Failure::new("step-rank-failed", exit, what).maybe_hint(aborted.then_some(hint))
 }
 
 /// Ranks that neither compute nor have heard that others are lost, or have lost them.
